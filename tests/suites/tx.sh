@@ -423,9 +423,9 @@ test_ask() {
     afterwards
 }
 
-# Others change more than is kept in memory while a transaction is open.
+# Others change more than is kept in memory and on the volume while a transaction is open.
 test_snapshot_too_old() {
-    fresh --cache-size 16M
+    fresh --cache-size 16M -o version_space=1%
     head -c 8M /dev/urandom >mnt/large
     "$XACT" sync mnt
     kept 'head -c 1 mnt/large >/dev/null; echo new >mnt/new'

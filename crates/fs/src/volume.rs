@@ -40,6 +40,8 @@ pub struct VolumeOptions {
     /// Share of the free space that all open transactions of one user other than root may hold
     /// before their commits, in percent.
     pub tx_space_percent: u8,
+    /// Share of the free space that old versions for open transactions may take, in percent.
+    pub version_space_percent: u8,
     /// The reaction to corruption; `None`: the superblock's choice.
     pub on_error: Option<OnError>,
     /// Write dirty data back by age in the background. Crash tests turn it off, because they need
@@ -64,6 +66,7 @@ impl Default for VolumeOptions {
             access: AccessOptions::default(),
             discard: false,
             tx_space_percent: LiveOptions::default().tx_space_percent,
+            version_space_percent: LiveOptions::default().version_space_percent,
             on_error: None,
             flusher: true,
             mounted_at: None,
@@ -90,6 +93,8 @@ impl VolumeOptions {
             (Id::DirtyBlocks, _) => self.dirty_blocks = None,
             (Id::TxSpace, Some(Value::Count(percent))) => self.tx_space_percent = percent as u8,
             (Id::TxSpace, _) => self.tx_space_percent = default().tx_space_percent,
+            (Id::VersionSpace, Some(Value::Count(percent))) => self.version_space_percent = percent as u8,
+            (Id::VersionSpace, _) => self.version_space_percent = default().version_space_percent,
             (Id::Errors, Some(Value::Choice(at))) => self.on_error = Some(ON_ERROR[at]),
             (Id::Errors, _) => self.on_error = None,
             (Id::AccessTimes, Some(Value::Choice(at))) => self.access.times = ACCESS_TIMES[at],
@@ -201,6 +206,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             data_cache_bytes: options.cache_bytes / 2,
             inode_cache: (options.cache_bytes / 8 / INODE_BYTES) as usize,
             versions_bytes: options.cache_bytes / 8,
+            version_space_percent: options.version_space_percent,
             tx_space_percent: options.tx_space_percent,
             flusher: options.flusher,
             modes,

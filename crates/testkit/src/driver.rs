@@ -305,9 +305,8 @@ impl Driver {
         self.end(&open, first, end)
     }
 
-    /// A transaction that fails because its snapshot is too old: later changes by others exceed the
-    /// memory for old versions. It leaves no change.
-    pub fn transaction_too_late(
+    /// A transaction that fails because `outside` changes what it has written. It leaves no change.
+    pub fn transaction_overtaken(
         &mut self,
         inside: impl FnOnce(&mut InTransaction<'_>) -> Done,
         outside: impl FnOnce(&mut Driver) -> Done,
@@ -315,10 +314,10 @@ impl Driver {
         let open = self.volume.begin(TxOptions::default()).into_shared();
         inside(&mut self.inside(&open))?;
         outside(self)?;
-        self.clock.tag(Some("commit of a transaction that is too old"));
+        self.clock.tag(Some("commit of a transaction with a conflict"));
         match open.commit_with(Durability::Durable) {
-            Err(Error::TooOld) => Ok(()),
-            other => Err(Stop::Wrong(format!("a transaction that should be too old: {other:?}"))),
+            Err(Error::Conflict { .. }) => Ok(()),
+            other => Err(Stop::Wrong(format!("a transaction that should conflict: {other:?}"))),
         }
     }
 

@@ -71,7 +71,7 @@ fn transactions() {
         "tx-savepoints",
         "tx-parts",
         "tx-kept",
-        "tx-too-late",
+        "tx-old-versions",
     ]);
 }
 

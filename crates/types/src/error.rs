@@ -92,9 +92,9 @@ pub enum Error {
         /// The number of the transaction that committed first; `None` for a call outside of any.
         conflicting_tx: Option<u64>,
     },
-    /// The volume's state at a transaction's begin is no longer available: later changes by others
-    /// took more memory than old versions may.
-    #[error("the transaction's snapshot is too old: versions it needs were evicted")]
+    /// The volume's state at a transaction's begin is no longer available: neither memory nor the
+    /// volume had space for the old versions of what others have changed since.
+    #[error("the transaction's snapshot is too old: no space was left for the old versions that it needs")]
     TooOld,
     /// The volume was full for others, and the space that a transaction held before its commit was
     /// given to them.

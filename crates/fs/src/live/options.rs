@@ -15,8 +15,12 @@ pub struct LiveOptions {
     pub data_cache_bytes: u64,
     /// Number of inodes kept in memory beyond those in use.
     pub inode_cache: usize,
-    /// Limit of old versions for open views, in bytes; beyond it the oldest views expire.
+    /// Limit of the memory of old versions for open views, in bytes. Beyond it, they are written to
+    /// the volume.
     pub versions_bytes: u64,
+    /// Share of the free space that these may take, in percent. Beyond it, or on a full volume, the
+    /// oldest views expire.
+    pub version_space_percent: u8,
     /// Share of the free space that all open transactions of one user other than root may hold, in
     /// percent.
     pub tx_space_percent: u8,
@@ -41,6 +45,7 @@ impl Default for LiveOptions {
             data_cache_bytes: 128 << 20,
             inode_cache: 32 << 10,
             versions_bytes: 32 << 20,
+            version_space_percent: Id::VersionSpace.setting().default_number() as u8,
             tx_space_percent: Id::TxSpace.setting().default_number() as u8,
             flusher: true,
             modes: Modes::default(),

@@ -55,9 +55,9 @@ pub trait ReadAsOf {
         since: Stamp,
     ) -> Result<Option<ChangedBy>>;
     /// The author of a change of blocks for which `wanted` returns true, if there is one; and the
-    /// stamp up to which all changes were examined. Changes up to `after` may be left out, and those
-    /// of a block that had changed before since the stamp of the view. A range of several blocks
-    /// stands for changes of some of them.
+    /// stamp up to which all changes were examined. Changes up to `after` may be left out, and
+    /// those of a block that had changed before since the stamp of the view. A range of several
+    /// blocks stands for changes of some of them.
     fn find_changed_block(
         &self,
         ino: Ino,

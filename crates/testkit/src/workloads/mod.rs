@@ -148,7 +148,7 @@ pub fn all() -> Vec<FileWorkload> {
         single("tx-parts", transactions::parts),
         kept("tx-kept", single("", transactions::kept)),
         kept("tx-kept-4k", FileWorkload { format: LARGE_BLOCKS, ..workload("", transactions::kept) }),
-        single("tx-too-late", transactions::too_late),
+        single("tx-old-versions", transactions::old_versions),
         FileWorkload {
             threads: vec![transactions::mix, transactions::overwrite, random::mix],
             ..workload("tx-threads", transactions::mix)

@@ -197,8 +197,9 @@ pub fn decided_once(tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// Transactions that stay open while others change more than the memory for old versions holds.
-pub fn too_late(s: &mut Driver, rng: &mut Rng) -> Done {
+/// Transactions beside so many changes that their old versions are written to free blocks, while
+/// other commits free and take blocks.
+pub fn old_versions(s: &mut Driver, rng: &mut Rng) -> Done {
     // More than an eighth of the workloads' cache.
     const PARTS: u64 = 8;
     const PART: u64 = 330_000;
@@ -210,7 +211,7 @@ pub fn too_late(s: &mut Driver, rng: &mut Rng) -> Done {
     }
     s.sync()?;
     for round in 0..2 {
-        s.transaction_too_late(
+        s.transaction_overtaken(
             |tx| {
                 tx.write("/table", 1000, 2000)?;
                 tx.create(&format!("/never{round}"))?;

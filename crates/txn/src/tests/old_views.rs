@@ -93,3 +93,15 @@ fn views_read_what_they_read_at_their_begin() {
     }
     assert!(refused > 50, "{refused} conflicts");
 }
+
+/// The same with hardly any memory for old versions: nearly all of them are on the volume.
+#[test]
+fn views_read_versions_on_the_volume() {
+    let kinds: [&[&str]; 3] = [&["-b", "1024"], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]];
+    let mut refused = 0;
+    for seed in 100..112 {
+        let volume = Volume::new(16, kinds[seed as usize % kinds.len()]);
+        refused += changes_beside_readers(&volume, 64 << 10, seed, 600);
+    }
+    assert!(refused > 50, "{refused} conflicts");
+}

@@ -16,6 +16,7 @@ pub enum Id {
     Commit,
     DirtyBlocks,
     TxSpace,
+    VersionSpace,
     Errors,
     AccessTimes,
     NoDirAtime,
@@ -80,7 +81,7 @@ const fn mode(
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// All settings.
-pub static SETTINGS: [Setting; 32] = [
+pub static SETTINGS: [Setting; 33] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
                 adaptive (their log for fsyncs takes the place of the journal), ordered and writeback.",
@@ -204,6 +205,17 @@ pub static SETTINGS: [Setting; 32] = [
             Kind::Percent,
             Preset::Value(Value::Count(50)),
             "Share of the free space and free inodes that open transactions of one user may hold",
+        )
+    },
+    Setting {
+        notes: "Beyond it, or when the volume would otherwise be full for others, the oldest transactions become too \
+                old. Versions are written there when they take more than an eighth of the cache.",
+        ..option(
+            Id::VersionSpace,
+            "version_space",
+            Kind::Percent,
+            Preset::Value(Value::Count(50)),
+            "Share of the free space that old versions for open transactions may take",
         )
     },
     Setting {

@@ -13,7 +13,7 @@ use super::inline::is_inline;
 use crate::extent::Mapping;
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
-use crate::live::mvcc::versions::BlockVersion;
+use crate::live::mvcc::versions::OldBlock;
 use crate::versioned_fs::read_as_of::Stamp;
 
 /// Blocks read from the device at once.
@@ -161,11 +161,11 @@ impl LiveFs {
         stamp: Stamp,
     ) -> Result<Option<Arc<[u8]>>> {
         match state.versions.block_at(at, stamp) {
-            Some(BlockVersion::Hole) => Ok(None),
-            Some(BlockVersion::Bytes(data)) => Ok(Some(data.clone())),
-            Some(BlockVersion::OnDisk(block, _)) => {
+            Some(OldBlock::Hole) => Ok(None),
+            Some(OldBlock::Bytes(data)) => Ok(Some(data.clone())),
+            Some(OldBlock::Place(block)) => {
                 let mut buf = vec![0; self.block_bytes() as usize];
-                self.engine.read_data(*block, &mut buf)?;
+                self.engine.read_data(block, &mut buf)?;
                 Ok(Some(buf.into()))
             }
             None => self.read_block(cached, state, at),

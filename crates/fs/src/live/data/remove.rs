@@ -99,12 +99,12 @@ impl LiveFs {
         change: &Change,
         hold: &Hold,
     ) -> Result<()> {
-        let mut places: Vec<(FileBlock, BlockNr)> = Vec::new();
+        let mut removed: Vec<(FileBlock, Run)> = Vec::new();
         self.extents(cached.ino, state).iterate(&state.inode, first..past, &mut |extent| {
-            if !extent.unwritten {
-                for i in 0..extent.run.len {
-                    places.push((extent.at.offset(i), extent.run.start.offset(u64::from(i))));
-                }
+            let (from, end) = (extent.at.max(first), extent.end().min(past));
+            if !extent.unwritten && from < end {
+                let start = extent.run.start.offset(u64::from(from.0 - extent.at.0));
+                removed.push((from, Run { start, len: end.0 - from.0 }));
             }
             Ok(true)
         })?;
@@ -116,13 +116,45 @@ impl LiveFs {
                 kept |= state.versions.keep_block(change, at, BlockVersion::Bytes(page.data.clone()));
             }
         }
-        for (at, block) in places.into_iter().filter(|(at, _)| (first..past).contains(at)) {
-            if self.needs_block(cached, state, at, change) {
-                kept |= state.versions.keep_block(change, at, self.removed_version(block, hold)?);
-            }
+        for (from, run) in removed {
+            kept |= self.keep_removed_run(cached, state, from, run, change, hold)?;
         }
         self.mvcc.note_versioned(cached.ino, change, kept);
         Ok(())
+    }
+
+    /// Keeps blocks that leave the file, as few versions as possible. Returns whether any was kept.
+    fn keep_removed_run(
+        &self,
+        cached: &CachedInode,
+        state: &mut InodeState,
+        from: FileBlock,
+        run: Run,
+        change: &Change,
+        hold: &Hold,
+    ) -> Result<bool> {
+        let place = |at: FileBlock| run.start.offset(u64::from(at.0 - from.0));
+        let past = from.offset(run.len);
+        let seen = past.min(state.versions.end_in_views(change, state.size, self.block_bytes()));
+        let mut kept = false;
+        if from < seen && !self.engine.holds_data(run.start, run.len.into()) {
+            for part in state.versions.unkept_parts(from..seen) {
+                let run = Run { start: place(part.start), len: part.end.0 - part.start.0 };
+                kept |= state.versions.keep_removed(change, part.start, run, hold);
+            }
+        }
+        let mut at = from;
+        while at < past {
+            if let Some(end) = state.versions.end_of_removed(change, at) {
+                at = end;
+                continue;
+            }
+            if self.needs_block(cached, state, at, change) {
+                kept |= state.versions.keep_block(change, at, self.removed_version(place(at), hold)?);
+            }
+            at = if at < seen { at.offset(1) } else { past };
+        }
+        Ok(kept)
     }
 
     /// The old version of a block that leaves its file: its place, which the hold keeps unchanged;

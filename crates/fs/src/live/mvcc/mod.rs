@@ -4,12 +4,16 @@
 //!   readable
 //! - `versions`: old versions of one inode's items
 //! - `born`: inodes that no open view sees, which need no versions
+//! - `spill`: old versions on the volume, beyond their share of memory; `spilled_version`: one of
+//!   their blocks
 //! - `read_view`: opening, expiring and closing views
 //! - `reads`: reads as of an instant, and the changes since
 
 mod born;
 pub(super) mod read_view;
 pub(super) mod reads;
+mod spill;
+mod spilled_version;
 pub(super) mod stamps;
 pub(super) mod versions;
 
@@ -17,6 +21,7 @@ pub(super) mod versions;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use parking_lot::Mutex;
@@ -39,6 +44,10 @@ pub(super) struct Mvcc {
     version_bytes: AtomicU64,
     /// Limit of all that memory.
     limit_bytes: u64,
+    /// Number of blocks of the volume that hold old versions.
+    spilled: Arc<AtomicU64>,
+    /// Held while old versions are brought below their limit.
+    limiting: Mutex<()>,
     /// Inodes without a name that only views keep, with the stamps of the views that keep them.
     unlinked: Mutex<BTreeMap<Ino, Lifetime>>,
 }
@@ -59,6 +68,8 @@ impl Mvcc {
             born: BornInodes::default(),
             version_bytes: AtomicU64::new(0),
             limit_bytes,
+            spilled: Arc::default(),
+            limiting: Mutex::default(),
             unlinked: Mutex::default(),
         }
     }
@@ -82,7 +93,7 @@ impl Mvcc {
         self.born.insert(ino, change.stamp);
     }
 
-    /// Whether the inode was created after `stamp`. False if no view can tell.
+    /// Whether the inode was created after `stamp`, which is that of an open view.
     pub fn is_born_after(&self, ino: Ino, stamp: Stamp) -> bool {
         self.born.is_after(ino, stamp)
     }

@@ -41,16 +41,24 @@ impl Drop for ReadView {
 }
 
 impl LiveFs {
-    /// Expires the oldest views until old versions are within their share of memory. The caller
-    /// holds no inode lock.
+    /// Brings old versions within their share of memory: writes them to the volume, or else expires
+    /// the oldest views. The caller holds no inode lock.
     pub(in crate::live) fn limit_versions(&self) {
+        if !self.mvcc.is_over_limit() {
+            return;
+        }
+        let _limiting = self.mvcc.limiting.lock();
         if !self.mvcc.is_over_limit() {
             return;
         }
         // Versions of inodes that were locked when their view was closed.
         self.mvcc.prune(&self.inodes, Contended::Skip, None);
+        self.spill_versions();
         let mut any = false;
-        while self.mvcc.is_over_limit() && self.mvcc.stamps().expire_oldest(None) {
+        // Some memory must be free then: the steps above look at all versions.
+        while self.mvcc.version_bytes() > self.mvcc.limit_bytes / 8 * 7
+            && self.mvcc.stamps().expire_oldest(None)
+        {
             self.mvcc.prune(&self.inodes, Contended::Skip, None);
             any = true;
         }
@@ -64,7 +72,7 @@ impl LiveFs {
     /// `below`, only views with older stamps. False if no view expired and nothing became free. The
     /// caller holds no inode lock.
     pub(in crate::live) fn expire_some_views(&self, below: Option<Stamp>) -> Result<bool> {
-        let held = || (self.allocator.pending_blocks(), self.mvcc.unlinked_count());
+        let held = || (self.allocator.pending_blocks() + self.spilled_versions(), self.mvcc.unlinked_count());
         let before = held();
         // Versions of views that expired earlier may be left.
         self.mvcc.prune(&self.inodes, Contended::Wait, None);

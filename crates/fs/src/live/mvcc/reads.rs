@@ -13,7 +13,7 @@ use crate::api::{Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::read_view::ReadView;
-use crate::live::mvcc::versions::Versions;
+use crate::live::mvcc::versions::{OldBlock, Versions};
 use crate::versioned_fs::read_as_of::{ChangedBy, ReadAsOf, Stamp};
 
 impl LiveFs {
@@ -168,12 +168,12 @@ impl ReadAsOf for LiveFs {
             let mut at = at.0;
             while at < past {
                 let (data, run) = match state.versions.block_at(FileBlock(at), stamp) {
-                    Some(crate::live::mvcc::versions::BlockVersion::Hole) => (false, 1),
+                    Some(OldBlock::Hole) => (false, 1),
                     Some(_) => (true, 1),
                     None => {
                         let (data, run) = self.has_data(cached, state, FileBlock(at))?;
-                        let next = state.versions.blocks_at(FileBlock(at), stamp).next();
-                        (data, next.map_or(run, |(next, _)| run.min(next.0 - at)))
+                        let next = state.versions.next_block_at(FileBlock(at), stamp);
+                        (data, next.map_or(run, |next| run.min(next.0 - at)))
                     }
                 };
                 if data == (to == SeekTo::Data) {

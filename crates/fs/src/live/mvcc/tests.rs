@@ -1,11 +1,13 @@
 //! How many old versions are kept: what an open view could still read, whatever others change.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use xact_device::{BlockDevice, MemoryDevice};
-use xact_types::{FileBlock, Ino};
+use tempfile::TempDir;
+use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
+use xact_types::{Error, FileBlock, Ino};
 
-use crate::api::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
+use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::live::{LiveFs, ReadView};
 use crate::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use crate::versioned_fs::ReadAsOf;
@@ -14,22 +16,29 @@ use crate::volume::{VolumeOptions, open};
 const ROOT: Caller = Caller::ROOT;
 const BLOCK: usize = 4096;
 
-/// Volumes with a journal and with generations.
+/// Makes an empty volume, with a journal or with generations.
+fn format<D: BlockDevice + 'static>(device: Arc<D>, generations: bool) -> Arc<D> {
+    let options =
+        MkfsOptions { zeroed: true, block_size: Some(4096), reserved_percent: 0, ..MkfsOptions::default() };
+    if generations {
+        let device: Arc<dyn BlockDevice> = device.clone();
+        mkfs_generations(&device, &options, Some(16 << 20)).unwrap();
+    } else {
+        mkfs(&*device, &options).unwrap();
+    }
+    device
+}
+
+fn in_memory(size_mib: u64) -> [Arc<MemoryDevice>; 2] {
+    [false, true].map(|generations| format(Arc::new(MemoryDevice::new(size_mib << 20)), generations))
+}
+
+fn options(cache_bytes: u64) -> VolumeOptions {
+    VolumeOptions { flusher: false, cache_bytes, ..VolumeOptions::default() }
+}
+
 fn volumes(size_mib: u64) -> [Arc<LiveFs>; 2] {
-    [false, true].map(|generations| {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(size_mib << 20));
-        let options = MkfsOptions {
-            zeroed: true,
-            block_size: Some(4096),
-            reserved_percent: 0,
-            ..MkfsOptions::default()
-        };
-        match generations {
-            true => drop(mkfs_generations(&device, &options, None).unwrap()),
-            false => drop(mkfs(&*device, &options).unwrap()),
-        }
-        open(device, &VolumeOptions { flusher: false, ..VolumeOptions::default() }).unwrap()
-    })
+    in_memory(size_mib).map(|device| open(device, &options(256 << 20)).unwrap())
 }
 
 fn file(fs: &LiveFs, name: &str) -> Ino {
@@ -97,7 +106,7 @@ fn a_log_that_grows_needs_no_memory() {
         assert_eq!(fs.attr_at(ino, view.stamp()).unwrap(), then);
         let last = fs.read_block_at(ino, FileBlock(1), view.stamp()).unwrap().unwrap();
         assert!(last[..5000 - BLOCK].iter().all(|&byte| byte == 1));
-        // What has changed is known nevertheless.
+        // Nevertheless, the changed blocks are known.
         for blocks in [1..2, 2..3, 2000..2001, 1..u32::MAX] {
             let blocks = FileBlock(blocks.start)..FileBlock(blocks.end);
             assert!(fs.blocks_changed_since(ino, blocks, view.stamp()).unwrap().is_some());
@@ -242,6 +251,148 @@ fn a_file_younger_than_all_views_is_deleted_at_once() {
         assert_eq!(seen(&fs, old, 99, &view), Some(1));
         drop(view);
         assert!(fs.attr(old).is_err());
+        fs.close().unwrap();
+    }
+}
+
+/// An eighth of this is for old versions.
+const SMALL_CACHE: u64 = 4 << 20;
+
+/// Writes a file of as many blocks as given, each with its own byte, to the device.
+fn numbered(fs: &LiveFs, blocks: usize) -> Ino {
+    let ino = file(fs, "numbered");
+    (0..blocks).for_each(|at| write(fs, ino, at * BLOCK, at as u8, BLOCK));
+    fs.sync_all().unwrap();
+    ino
+}
+
+fn overwrite(fs: &LiveFs, ino: Ino, blocks: usize) {
+    (0..blocks).for_each(|at| write(fs, ino, at * BLOCK, 0xEE, BLOCK));
+    fs.sync_all().unwrap();
+}
+
+fn assert_numbered(fs: &LiveFs, ino: Ino, blocks: usize, view: &ReadView) {
+    for at in 0..blocks as u32 {
+        assert_eq!(seen(fs, ino, at, view), Some(at as u8), "block {at}");
+    }
+}
+
+#[test]
+fn versions_beyond_memory_are_on_the_volume() {
+    const BLOCKS: usize = 2500;
+    // A device that really discards.
+    let dir = TempDir::new().unwrap();
+    let image = dir.path().join("volume");
+    let make = || {
+        std::fs::File::create(&image).unwrap().set_len(128 << 20).unwrap();
+        Arc::new(FileDevice::open(&image, OpenMode::ReadWrite).unwrap())
+    };
+    for generations in [false, true] {
+        let device = format(make(), generations);
+        let fs = open(device, &options(SMALL_CACHE)).unwrap();
+        let ino = numbered(&fs, BLOCKS);
+        let free = fs.space().unwrap().free_blocks;
+        let view = fs.open_view();
+        overwrite(&fs, ino, BLOCKS);
+        assert!(fs.version_bytes() <= SMALL_CACHE / 8, "{} bytes", fs.version_bytes());
+        let spilled = fs.spilled_versions();
+        assert!(spilled > BLOCKS as u64 * 9 / 10, "{spilled} blocks");
+        assert_eq!(fs.space().unwrap().free_blocks, free - spilled);
+        // Nobody takes or discards them.
+        let other = file(&fs, "other");
+        write(&fs, other, 0, 0xDD, 1000 * BLOCK);
+        fs.sync_all().unwrap();
+        assert!(fs.trim(0..u64::MAX, 0).unwrap() > 0);
+        assert_numbered(&fs, ino, BLOCKS, &view);
+        // A crash now finds them free.
+        let crashed = Arc::new(MemoryDevice::from_bytes(std::fs::read(&image).unwrap()));
+        let crashed = open(crashed, &options(SMALL_CACHE)).unwrap();
+        assert_eq!(crashed.space().unwrap().free_blocks, free - 1000);
+        crashed.close().unwrap();
+        drop(view);
+        assert_eq!((fs.spilled_versions(), fs.version_bytes()), (0, 0));
+        assert_eq!(fs.space().unwrap().free_blocks, free - 1000);
+        fs.close().unwrap();
+    }
+}
+
+/// Space with old versions is free for others: the view expires instead.
+#[test]
+fn versions_on_the_volume_do_not_make_it_full() {
+    const BLOCKS: usize = 2000;
+    for device in in_memory(64) {
+        let fs = open(device, &options(SMALL_CACHE)).unwrap();
+        let ino = numbered(&fs, BLOCKS);
+        let free = fs.space().unwrap().available_blocks;
+        let view = fs.open_view();
+        overwrite(&fs, ino, BLOCKS);
+        assert!(fs.spilled_versions() > 1000);
+        let other = file(&fs, "other");
+        // Some blocks are for the extent tree.
+        for at in 0..free as usize - 20 {
+            write(&fs, other, at * BLOCK, 0xDD, BLOCK);
+        }
+        fs.sync_all().unwrap();
+        assert_eq!(fs.spilled_versions(), 0);
+        assert!(matches!(fs.attr_at(ino, view.stamp()), Err(Error::TooOld)));
+        drop(view);
+        fs.close().unwrap();
+    }
+}
+
+#[test]
+fn versions_take_their_share_of_the_free_space_only() {
+    const BLOCKS: usize = 2000;
+    for device in in_memory(64) {
+        let fs = open(device, &VolumeOptions { version_space_percent: 5, ..options(SMALL_CACHE) }).unwrap();
+        let ino = numbered(&fs, BLOCKS);
+        let most = fs.space().unwrap().free_blocks * 5 / 100;
+        let view = fs.open_view();
+        for at in 0..BLOCKS {
+            write(&fs, ino, at * BLOCK, 0xEE, BLOCK);
+            assert!(fs.spilled_versions() <= most, "{} blocks, at most {most}", fs.spilled_versions());
+        }
+        assert!(matches!(fs.attr_at(ino, view.stamp()), Err(Error::TooOld)));
+        assert_eq!(fs.spilled_versions(), 0);
+        drop(view);
+        fs.close().unwrap();
+    }
+}
+
+/// A large file that is truncated keeps its blocks in place, with one record for each extent.
+#[test]
+fn a_large_truncated_file_needs_little_memory() {
+    const BLOCKS: usize = 20_000;
+    for device in in_memory(256) {
+        let fs = open(device, &options(SMALL_CACHE)).unwrap();
+        let ino = numbered(&fs, BLOCKS);
+        let view = fs.open_view();
+        let set = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+        fs.set_attr(&ROOT, ino, &set(1000 * BLOCK as u64 + 5)).unwrap();
+        let between = fs.open_view();
+        fs.set_attr(&ROOT, ino, &set(0)).unwrap();
+        fs.sync_all().unwrap();
+        assert!(fs.version_bytes() <= SMALL_CACHE / 8, "{} bytes", fs.version_bytes());
+        write(&fs, ino, 500 * BLOCK, 0xEE, 100 * BLOCK);
+        write(&fs, ino, 15_000 * BLOCK, 0xEE, BLOCK);
+        assert_numbered(&fs, ino, BLOCKS, &view);
+        assert_numbered(&fs, ino, 1001, &between);
+        let at = FileBlock(2000);
+        assert_eq!(fs.seek_at(ino, at, SeekTo::Data, view.stamp()).unwrap(), Some(at));
+        assert_eq!(fs.seek_at(ino, at, SeekTo::Hole, view.stamp()).unwrap(), Some(FileBlock(BLOCKS as u32)));
+        let changed = |view: &ReadView, blocks: Range<u32>| {
+            let blocks = FileBlock(blocks.start)..FileBlock(blocks.end);
+            fs.blocks_changed_since(ino, blocks, view.stamp()).unwrap().is_some()
+        };
+        assert!(changed(&view, 0..1) && changed(&view, 12_345..12_346));
+        assert!(changed(&between, 999..1000) && changed(&between, 1..u32::MAX));
+        let now = fs.open_view();
+        assert_eq!(fs.seek_at(ino, FileBlock(0), SeekTo::Data, now.stamp()).unwrap(), Some(FileBlock(500)));
+        assert!(!changed(&now, 0..u32::MAX));
+        drop(between);
+        assert_numbered(&fs, ino, BLOCKS, &view);
+        drop((view, now));
+        assert_eq!((fs.version_bytes(), fs.spilled_versions()), (0, 0));
         fs.close().unwrap();
     }
 }

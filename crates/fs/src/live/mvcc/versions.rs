@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_types::{BlockNr, FileBlock, Ino};
+use xact_types::{BlockNr, FileBlock, Ino, Run};
 
+use super::spilled_version::SpilledVersion;
 use super::stamps::{Change, OpenViews};
 use crate::alloc::Hold;
 use crate::api::{Attr, Entry};
@@ -23,10 +24,43 @@ pub(in crate::live) enum BlockVersion {
     Bytes(Arc<[u8]>),
     /// Still in its place on the device; the hold prevents reuse.
     OnDisk(BlockNr, #[allow(dead_code, reason = "held, not read")] Hold),
+    Spilled(SpilledVersion),
 }
 
-/// The version of a block past the end of the file.
-static HOLE: BlockVersion = BlockVersion::Hole;
+/// An old version in memory that may be spilled.
+pub(super) struct BlockInMemory {
+    at: FileBlock,
+    until: Stamp,
+    pub bytes: Arc<[u8]>,
+}
+
+/// An old version of a file block, where a view finds it.
+pub(in crate::live) enum OldBlock<'a> {
+    Hole,
+    Bytes(&'a Arc<[u8]>),
+    Place(BlockNr),
+}
+
+impl BlockVersion {
+    fn old_block(&self) -> OldBlock<'_> {
+        match self {
+            BlockVersion::Hole => OldBlock::Hole,
+            BlockVersion::Bytes(bytes) => OldBlock::Bytes(bytes),
+            BlockVersion::OnDisk(place, _) => OldBlock::Place(*place),
+            BlockVersion::Spilled(block) => OldBlock::Place(block.place()),
+        }
+    }
+}
+
+/// Consecutive blocks that left the file at once: one version for all of them, still in place on
+/// the device. No other change of any of them was kept before.
+struct RemovedRun {
+    until: Stamp,
+    by: ChangedBy,
+    run: Run,
+    /// Prevents reuse.
+    _hold: Hold,
+}
 
 /// The block after the last possible one.
 const END: FileBlock = FileBlock(u32::MAX);
@@ -60,6 +94,8 @@ impl<T> Chain<T> {
     fn push(&mut self, change: &Change, value: impl FnOnce() -> T) -> bool {
         let needed = self.needs(change);
         if needed {
+            // Most chains have one version only.
+            self.0.reserve_exact(if self.0.is_empty() { 1 } else { 0 });
             self.0.push(Version { until: change.stamp, by: change.by, value: value() });
         }
         needed
@@ -80,7 +116,11 @@ impl<T> Chain<T> {
 
     /// Drops versions that no open view reads, and calls `dropped` with each. True if none is left.
     fn prune(&mut self, views: &OpenViews, dropped: &mut impl FnMut(&T)) -> bool {
-        let mut from = Stamp(0);
+        self.prune_from(Stamp(0), views, dropped)
+    }
+
+    /// The same, if the first version began at `from`.
+    fn prune_from(&mut self, mut from: Stamp, views: &OpenViews, dropped: &mut impl FnMut(&T)) -> bool {
         self.0.retain(|version| {
             let needed = views.any_in(from, version.until);
             from = version.until;
@@ -100,7 +140,7 @@ impl BlockVersion {
     fn bytes(&self) -> u64 {
         match self {
             BlockVersion::Bytes(data) => VERSION_BYTES + data.len() as u64,
-            BlockVersion::Hole | BlockVersion::OnDisk(..) => VERSION_BYTES,
+            _ => VERSION_BYTES,
         }
     }
 }
@@ -131,6 +171,8 @@ pub(in crate::live) struct Versions {
     parent: Chain<Ino>,
     names: BTreeMap<Box<[u8]>, Chain<Option<Entry>>>,
     blocks: BTreeMap<FileBlock, Chain<BlockVersion>>,
+    /// Older versions than those in `blocks`, by their first block. They do not overlap.
+    removed: BTreeMap<FileBlock, RemovedRun>,
     /// For each version: the first block that may have changed past the ends of the file in the
     /// views that were open then. These views see no data there.
     growth: Chain<FileBlock>,
@@ -146,6 +188,7 @@ impl Versions {
             && self.parent.0.is_empty()
             && self.names.is_empty()
             && self.blocks.is_empty()
+            && self.removed.is_empty()
             && self.growth.0.is_empty()
             && self.xattrs.is_empty()
     }
@@ -206,6 +249,48 @@ impl Versions {
     /// Whether an open view would read the version of a block that `change` ends.
     pub fn needs_block(&self, change: &Change, at: FileBlock) -> bool {
         self.blocks.get(&at).is_none_or(|chain| chain.needs(change))
+            && self.removed_at(at).is_none_or(|(_, removed)| removed.until <= change.newest_view)
+    }
+
+    /// The run of removed blocks that contains a block, with its first block.
+    fn removed_at(&self, at: FileBlock) -> Option<(FileBlock, &RemovedRun)> {
+        let (first, removed) = self.removed.range(..=at).next_back()?;
+        (at < first.offset(removed.run.len)).then_some((*first, removed))
+    }
+
+    /// The end of the run that `change` has kept, if it contains the block.
+    pub fn end_of_removed(&self, change: &Change, at: FileBlock) -> Option<FileBlock> {
+        let (first, removed) = self.removed_at(at)?;
+        (removed.until == change.stamp).then(|| first.offset(removed.run.len))
+    }
+
+    /// The parts of a range in which no version of any block is kept.
+    pub fn unkept_parts(&self, range: Range<FileBlock>) -> Vec<Range<FileBlock>> {
+        let before = self.removed_at(range.start).map(|(first, removed)| (first, removed.run.len));
+        let removed = self.removed.range(range.clone()).map(|(first, removed)| (*first, removed.run.len));
+        let single = self.blocks.range(range.clone()).map(|(at, _)| (*at, 1));
+        let mut kept: Vec<(FileBlock, u32)> = before.into_iter().chain(removed).chain(single).collect();
+        kept.sort_unstable();
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        for (first, len) in kept {
+            if first > at {
+                parts.push(at..first);
+            }
+            at = at.max(first.offset(len));
+        }
+        if at < range.end {
+            parts.push(at..range.end);
+        }
+        parts
+    }
+
+    /// Keeps blocks that leave the file: a part of [`Self::unkept_parts`].
+    pub fn keep_removed(&mut self, change: &Change, first: FileBlock, run: Run, hold: &Hold) -> bool {
+        let (stamp, by) = (change.stamp, change.by);
+        self.removed.insert(first, RemovedRun { until: stamp, by, run, _hold: hold.clone() });
+        self.block_log.push(BlockChange { stamp, by, first, past: first.offset(run.len) });
+        self.count(true, VERSION_BYTES, false)
     }
 
     pub fn keep_block(&mut self, change: &Change, at: FileBlock, old: BlockVersion) -> bool {
@@ -271,9 +356,14 @@ impl Versions {
             .filter_map(move |(name, chain)| chain.at(stamp).map(|entry| (name.as_ref(), *entry)))
     }
 
-    pub fn block_at(&self, at: FileBlock, stamp: Stamp) -> Option<&BlockVersion> {
+    pub fn block_at(&self, at: FileBlock, stamp: Stamp) -> Option<OldBlock<'_>> {
+        // The versions of single blocks are newer than those of runs.
+        if let Some((first, removed)) = self.removed_at(at).filter(|(_, removed)| removed.until > stamp) {
+            return Some(OldBlock::Place(removed.run.start.offset(u64::from(at.0 - first.0))));
+        }
         let kept = self.blocks.get(&at).and_then(|chain| chain.at(stamp));
-        kept.or_else(|| (self.growth_since(stamp)?.0 <= at).then_some(&HOLE))
+        kept.map(BlockVersion::old_block)
+            .or_else(|| (self.growth_since(stamp)?.0 <= at).then_some(OldBlock::Hole))
     }
 
     /// The first block that may have changed after `stamp` past the end of the file as of then, and
@@ -284,14 +374,15 @@ impl Versions {
         later.map(|version| version.value).min().map(|first| (first, changed))
     }
 
-    /// Blocks from `first` on whose contents at `stamp` differ from the present ones, except those
-    /// past the end of the file as of `stamp`.
-    pub fn blocks_at(
-        &self,
-        first: FileBlock,
-        stamp: Stamp,
-    ) -> impl Iterator<Item = (FileBlock, &BlockVersion)> {
-        self.blocks.range(first..).filter_map(move |(at, chain)| chain.at(stamp).map(|v| (*at, v)))
+    /// The first block from `first` on whose contents at `stamp` differ from the present ones,
+    /// except those past the end of the file as of `stamp`.
+    pub fn next_block_at(&self, first: FileBlock, stamp: Stamp) -> Option<FileBlock> {
+        if self.removed_at(first).is_some_and(|(_, removed)| removed.until > stamp) {
+            return Some(first);
+        }
+        let removed = self.removed.range(first..).find(|(_, removed)| removed.until > stamp);
+        let single = self.blocks.range(first..).find(|(_, chain)| chain.at(stamp).is_some());
+        removed.map(|(at, _)| *at).into_iter().chain(single.map(|(at, _)| *at)).min()
     }
 
     pub fn xattr_at(&self, name: &[u8], stamp: Stamp) -> Option<Option<&Vec<u8>>> {
@@ -323,8 +414,14 @@ impl Versions {
 
     pub fn any_block_changed_since(&self, blocks: Range<FileBlock>, stamp: Stamp) -> Option<ChangedBy> {
         let grown = self.growth_since(stamp).filter(|(first, _)| *first < blocks.end && !blocks.is_empty());
+        let before = self.removed_at(blocks.start).filter(|_| !blocks.is_empty()).map(|(_, removed)| removed);
+        let removed =
+            before.into_iter().chain(self.removed.range(blocks.clone()).map(|(_, removed)| removed));
+        let removed =
+            removed.filter(|removed| removed.until > stamp).map(|removed| (removed.until, removed.by));
         let kept = self.blocks.range(blocks).filter_map(|(_, chain)| chain.changed_since(stamp));
-        author(kept.chain(grown.map(|(_, changed)| changed)).max_by_key(|(stamp, _)| *stamp))
+        let all = kept.chain(removed).chain(grown.map(|(_, changed)| changed));
+        author(all.max_by_key(|(stamp, _)| *stamp))
     }
 
     /// The author of a change of blocks after `stamp` for which `wanted` returns true: the oldest.
@@ -355,18 +452,34 @@ impl Versions {
         self.parent.prune(views, &mut |_| gone += VERSION_BYTES);
         self.names
             .retain(|name, chain| !chain.prune(views, &mut |_| gone += VERSION_BYTES + name.len() as u64));
-        self.blocks.retain(|_, chain| !chain.prune(views, &mut |block| gone += block.bytes()));
-        self.prune_growth(views, &mut gone);
-        let (blocks, growth) = (&self.blocks, &self.growth);
-        self.block_log.retain(|change| match change.past {
-            END => growth.has(change.stamp),
-            _ => blocks.get(&change.first).is_some_and(|chain| chain.has(change.stamp)),
-        });
+        self.prune_blocks(views, &mut gone);
         self.xattrs.retain(|name, chain| {
             !chain.prune(views, &mut |value| gone += xattr_bytes(name, value.as_ref()))
         });
         self.bytes -= gone;
         self.crowded = false;
+    }
+
+    fn prune_blocks(&mut self, views: &OpenViews, gone: &mut u64) {
+        let mut blocks = std::mem::take(&mut self.blocks);
+        blocks.retain(|at, chain| {
+            let from = self.removed_at(*at).map_or(Stamp(0), |(_, removed)| removed.until);
+            !chain.prune_from(from, views, &mut |block| *gone += block.bytes())
+        });
+        self.blocks = blocks;
+        self.removed.retain(|_, removed| {
+            let needed = views.any_in(Stamp(0), removed.until);
+            *gone += if needed { 0 } else { VERSION_BYTES };
+            needed
+        });
+        self.prune_growth(views, gone);
+        let (blocks, removed, growth) = (&self.blocks, &self.removed, &self.growth);
+        self.block_log.retain(|change| {
+            let (first, stamp) = (change.first, change.stamp);
+            change.past == END && growth.has(stamp)
+                || blocks.get(&first).is_some_and(|chain| chain.has(stamp))
+                || removed.get(&first).is_some_and(|removed| removed.until == stamp)
+        });
     }
 
     /// As `Chain::prune`. Older views keep to the lowest block of all later versions.
@@ -377,6 +490,29 @@ impl Versions {
             version.value = lowest;
         }
         self.growth.prune(views, &mut |_| *gone += VERSION_BYTES);
+    }
+
+    /// Versions of blocks whose contents are in memory, at most `max`.
+    pub(super) fn blocks_in_memory(&self, max: usize) -> Vec<BlockInMemory> {
+        let versions = self.blocks.iter().flat_map(|(at, chain)| chain.0.iter().map(|v| (*at, v)));
+        let in_memory = versions.filter_map(|(at, version)| match &version.value {
+            BlockVersion::Bytes(bytes) => {
+                Some(BlockInMemory { at, until: version.until, bytes: bytes.clone() })
+            }
+            _ => None,
+        });
+        in_memory.take(max).collect()
+    }
+
+    /// A version was written to the volume; the inode's lock was held since
+    /// [`Self::blocks_in_memory`].
+    pub(super) fn set_spilled(&mut self, block: &BlockInMemory, place: SpilledVersion) {
+        let chain = self.blocks.get_mut(&block.at).expect("listed under the same lock");
+        let version = chain.0.iter_mut().find(|version| version.until == block.until);
+        let version = version.expect("listed under the same lock");
+        self.bytes -= version.value.bytes();
+        version.value = BlockVersion::Spilled(place);
+        self.bytes += version.value.bytes();
     }
 
     /// Drops all versions, of an inode that no view sees.

@@ -4,9 +4,9 @@
 //! 1. Wait for deletions under way, and make freed space available by a commit. This step is taken
 //!    again as long as it makes space that others take first.
 //! 2. Let open transactions give way, one at a time. Two things hold space: views of the past keep
-//!    deleted files, and transactions hold space of their own ([`crate::live::space::tx_space`]).
-//!    If the views hold more, the oldest views expire; else the transaction that holds most is
-//!    revoked.
+//!    deleted files and spilled versions, and transactions hold space of their own
+//!    ([`crate::live::space::tx_space`]). If the views hold more, the oldest views expire; else the
+//!    transaction that holds most is revoked.
 //! 3. Wait for commits under way, which may be refused and then give back the space they hold.
 //!
 //! A call inside a transaction takes step 1 only. A commit takes steps 1 and 2, and its own view is
@@ -167,7 +167,8 @@ impl LiveFs {
         Ok(gave_way)
     }
 
-    /// Number of deleted blocks, or inodes, that views of the past keep; approximate.
+    /// Number of blocks that views of the past keep (deleted ones, and those of spilled versions),
+    /// or of deleted inodes; approximate.
     fn held_by_views(&self, inodes: bool) -> u64 {
         let unlinked = self.mvcc.unlinked();
         if inodes {
@@ -175,6 +176,7 @@ impl LiveFs {
         }
         let inodes = unlinked.into_iter().filter_map(|ino| self.inodes.peek(ino));
         let sectors = inodes.filter_map(|cached| Some(cached.state.try_read()?.inode.sectors(&self.sb)));
-        self.allocator.pending_blocks() + sectors.sum::<u64>() / (self.block_bytes() / 512)
+        let deleted = sectors.sum::<u64>() / (self.block_bytes() / 512);
+        self.allocator.pending_blocks() + self.spilled_versions() + deleted
     }
 }
