@@ -61,6 +61,8 @@ _LEAVE_OUTSIDE = 0x10000
 _USER_NAMESPACE = 0x20000
 _ORDERED = 1
 _CONSOLIDATE = 8
+_REASON_CONFLICT = 1
+_REASON_TOO_OLD = 7
 
 
 class Error(OSError):
@@ -73,7 +75,8 @@ class LibraryNotFound(Error):
 
 
 class Conflict(Error):
-    """Others have changed files that the transaction read or wrote. Another try may succeed.
+    """Others have changed files that the transaction read or wrote, or so much that its state at the
+    begin is no longer available (errno ESTALE). Another try may succeed.
 
     path: the file, from the volume's root; None if it is not known.
     conflicting_tx: the number of the transaction that committed first, 0 if the change was made
@@ -141,6 +144,7 @@ def _library() -> Any:
     }
     prototypes: Dict[str, Tuple[Any, List[Any]]] = {
         "xact_errmsg": (text, []),
+        "xact_reason": (status, []),
         "xact_conflict_path": (text, []),
         "xact_conflicting_tx": (number, []),
         "xact_tx_thread_begin": (status, [text, flags]),
@@ -175,7 +179,7 @@ def _error(doing: str, path: Optional[Path] = None) -> Error:
     code = ctypes.get_errno()
     reason = _library().xact_errmsg()
     message = f"{doing}: {os.fsdecode(reason) if reason else os.strerror(code)}"
-    if doing != "cannot commit" or code != errno.EAGAIN:
+    if doing != "cannot commit" or _library().xact_reason() not in (_REASON_CONFLICT, _REASON_TOO_OLD):
         return Error(code, message, _text(path))
     conflict = Conflict(code, message)
     at = _library().xact_conflict_path()

@@ -295,6 +295,13 @@ pub fn not_open(mount_point: &Path, channel: &Channel, id: u64, error: io::Error
         Some(libc::EPERM) => {
             Failure::new(Exit::NoPermission, format!("transaction {id} belongs to another user"))
         }
+        Some(libc::ESTALE) => Failure::new(
+            Exit::Conflict,
+            format!(
+                "transaction {id} is too old: the state of the volume at its begin is no longer available"
+            ),
+        )
+        .hint("It can only be aborted."),
         _ => failure(mount_point, &format!("reach transaction {id}"), error),
     }
 }

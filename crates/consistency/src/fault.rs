@@ -79,6 +79,8 @@ pub enum Fault {
     NoFlushAfterHome,
     /// Files: a file is renamed over another while its data is only in memory.
     RenameBeforeData,
+    /// Files: a call whose changes must be durable when it returns (`sync`, `+S`, `+D`) does not wait.
+    SyncedReturnsEarly,
     /// Files: every write of an inode stores its size, whether the data up to there is written or
     /// not.
     SizeBeforeData,
@@ -136,7 +138,8 @@ impl Fault {
     pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
 
     /// Every fault of the code above the engines.
-    pub const FILES: [Fault; 6] = [
+    pub const FILES: [Fault; 7] = [
+        Fault::SyncedReturnsEarly,
         Fault::PlaceBeforeCommit,
         Fault::SizeBeforeData,
         Fault::RenameBeforeData,

@@ -37,7 +37,7 @@ pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use journal_modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use live::{
     AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
-    StagedBlocks, TxSpace, TxSpaceUse,
+    StagedBlocks, Synced, TxSpace, TxSpaceUse,
 };
 pub use quota::QuotaLimits;
 pub use versioned_fs::{

@@ -13,7 +13,7 @@ use xact_types::settings::{Id, Value};
 use xact_types::{Error, Result, Site};
 
 use crate::journal_modes::{self, DataMode, ModeChoice};
-use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError};
+use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Synced};
 use crate::quota::QuotaLimits;
 
 /// Options for opening a volume. The defaults are those of a mount.
@@ -37,6 +37,8 @@ pub struct VolumeOptions {
     pub access: AccessOptions,
     /// Discard freed blocks on the device, once a crash can no longer restore them.
     pub discard: bool,
+    /// Changes that are durable when their call returns.
+    pub synced: Synced,
     /// Share of the free space that all open transactions of one user other than root may hold
     /// before their commits, in percent.
     pub tx_space_percent: u8,
@@ -65,6 +67,7 @@ impl Default for VolumeOptions {
             quota_limits: QuotaLimits::default(),
             access: AccessOptions::default(),
             discard: false,
+            synced: Synced::default(),
             tx_space_percent: LiveOptions::default().tx_space_percent,
             version_space_percent: LiveOptions::default().version_space_percent,
             on_error: None,
@@ -102,6 +105,8 @@ impl VolumeOptions {
             (Id::NoDirAtime, _) => self.access.skip_directories = is_on,
             (Id::LazyTime, _) => self.access.lazy = is_on,
             (Id::Discard, _) => self.discard = is_on,
+            (Id::Sync, _) => self.synced.all = is_on,
+            (Id::DirSync, _) => self.synced.folders = is_on,
             (Id::UserQuota, _) => self.quota_limits.user = is_on,
             (Id::GroupQuota, _) => self.quota_limits.group = is_on,
             (Id::ProjectQuota, _) => self.quota_limits.project = is_on,
@@ -115,8 +120,6 @@ impl VolumeOptions {
                 | Id::NoSuid
                 | Id::NoDev
                 | Id::NoExec
-                | Id::Sync
-                | Id::DirSync
                 | Id::Defaults
                 | Id::UserMemory
                 | Id::UserTransactions
@@ -215,6 +218,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             quota_limits: options.quota_limits,
             access: options.access,
             discard: options.discard,
+            synced: options.synced,
             on_error: options.on_error,
         },
     )?;
@@ -281,6 +285,8 @@ mod tests {
             "lazytime",
             "nodiratime",
             "discard",
+            "sync",
+            "dirsync",
             "prjquota",
             "ro",
         ] {
@@ -302,21 +308,30 @@ mod tests {
         let access = AccessOptions { times: AccessTimes::Relatime, skip_directories: true, lazy: true };
         assert_eq!(options.access, access);
         assert!(options.discard && options.read_only);
+        assert_eq!(options.synced, Synced { all: true, folders: true });
         assert_eq!(options.quota_limits, QuotaLimits { project: true, ..QuotaLimits::default() });
 
         let mut set = |option: &str| {
             let (id, value) = parse_option(option).unwrap();
             options.set(id, value)
         };
-        for option in
-            ["commit=0", "dirty_blocks=0", "noatime", "nolazytime", "diratime", "nodiscard", "noquota", "rw"]
-        {
+        for option in [
+            "commit=0",
+            "dirty_blocks=0",
+            "noatime",
+            "nolazytime",
+            "diratime",
+            "nodiscard",
+            "async",
+            "noquota",
+            "rw",
+        ] {
             assert!(set(option), "{option}");
         }
         assert_eq!(options.commit_interval, VolumeOptions::default().commit_interval);
         assert_eq!(options.dirty_blocks, None);
         assert_eq!(options.access, AccessOptions::default());
         assert_eq!(options.quota_limits, QuotaLimits::default());
-        assert!(!options.discard && !options.read_only);
+        assert!(!options.discard && !options.read_only && !options.synced.all);
     }
 }

@@ -65,6 +65,8 @@ pub struct Driver {
     clock: Arc<SimDevice>,
     thread: ThreadHistory,
     generation: u32,
+    /// Calls are durable when they return.
+    is_synced: bool,
 }
 
 /// Operations by path, outside or inside a transaction.
@@ -143,7 +145,28 @@ impl Driver {
             clock,
             thread: ThreadHistory::new(prefix, first_id),
             generation: 0,
+            is_synced: false,
         }
+    }
+
+    /// From now on, a successful call must be durable when it returns: the volume is opened with the
+    /// option `sync`.
+    pub fn expect_synced(&mut self) {
+        self.is_synced = true;
+    }
+
+    /// Gives a path flags of chattr.
+    pub fn set_flags(&mut self, path: &str, flags: u32) -> Done {
+        let ino = self.ino(path)?;
+        let old = self.base.attr(ino).map_err(Stop::Failed)?.flags;
+        let change = SetAttr { flags: Some(old | flags), ..SetAttr::default() };
+        self.base.set_attr(&Caller::ROOT, ino, &change).map(drop).map_err(Stop::Failed)
+    }
+
+    /// Records that all calls until now are durable.
+    pub fn note_durable(&mut self) -> Done {
+        let (began, ended) = (self.clock.tick(), self.clock.tick());
+        self.note(Op::Sync, began, ended, Ok(()))
     }
 
     /// Begins with the existing files of the volume.
@@ -371,7 +394,9 @@ impl FileOps for Driver {
         let began = self.clock.tick();
         let result = perform(&*self.base, &self.thread.prefix, &op, &file);
         let ended = self.clock.tick();
-        self.note(op, began, ended, result)
+        let done = result.is_ok();
+        self.note(op, began, ended, result)?;
+        if done && self.is_synced { self.note_durable() } else { Ok(()) }
     }
 
     fn generation(&mut self) -> u32 {

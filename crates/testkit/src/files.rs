@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, PathExt, Volume, VolumeOptions};
 use xact_consistency::{CommitWrites, Fault};
-use xact_fs::Caller;
+use xact_fs::{Caller, Synced};
 use xact_layout::generations::PoolShape;
 use xact_types::{BlockNr, Error, Ino, Timestamp};
 
@@ -79,6 +79,8 @@ pub struct FileWorkload {
     pub fsync: Fsync,
     /// Freed blocks are discarded.
     pub discard: bool,
+    /// Calls that are durable when they return.
+    pub synced: Synced,
     /// Opening and closing the volume may crash too.
     pub from_open_to_close: bool,
     /// An additional check of the recovered tree, after the model's.
@@ -156,6 +158,7 @@ impl FileWorkload {
                 fsync: Some(self.fsync),
             },
             discard: self.discard,
+            synced: self.synced,
             fault: self.fault,
             ..quiet_options()
         }

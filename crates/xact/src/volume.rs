@@ -158,8 +158,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// That of `action`, unless it is a conflict that was met early; that of the last commit, as
-    /// [`Transaction::commit`].
+    /// That of `action`, unless the transaction is doomed by then ([`Transaction::is_doomed`]); that
+    /// of the last commit, as [`Transaction::commit`]. [`Error::TooOld`] counts as a conflict.
     pub fn retry<R>(
         &self,
         attempts: u32,
@@ -171,13 +171,14 @@ impl Volume {
             let done = action(&mut transaction);
             match &done {
                 Ok(_) => {}
-                // The commit reports the conflict that the call has met, and what the attempt lost.
-                Err(Error::Conflict { .. }) if transaction.is_doomed() => {}
+                // The commit reports the conflict that a call has met, whatever the action made of
+                // it, and what the attempt lost.
+                Err(_) if transaction.is_doomed() => {}
                 Err(_) => return done,
             }
             match transaction.commit_in_series(&mut history) {
                 Ok(()) => return done,
-                Err(Error::Conflict { .. }) if attempt < attempts => {}
+                Err(Error::Conflict { .. } | Error::TooOld) if attempt < attempts => {}
                 Err(error) => return Err(error),
             }
         }

@@ -26,7 +26,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
-use xact_control::abi::{BEGIN_SNAPSHOT, COMMIT_ORDERED};
+use xact_control::abi::{BEGIN_SNAPSHOT, COMMIT_ORDERED, COMMIT_RETAIN};
 use xact_control::client::SavepointHandle;
 use xact_namespace::descriptors::{Scope, Survey};
 use xact_namespace::namespace::Namespace;
@@ -97,13 +97,21 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
         status.transaction = Some(transaction.id());
         status.tries += 1;
         let bound = namespace.show(transaction.id())?;
-        let reopened = inherited.reopen(&bound)?;
-        // Once the command has them, xact closes the view's descriptors: its own messages go to the
-        // original ones.
-        let ended = child::run(&args.command, move || drop(reopened))?;
-        status.command_status = ended.status;
-        status.command_signal = ended.signal;
-        match decide(args, &transaction, &ended, terminal.as_ref(), status) {
+        let ended = inherited.reopen(&bound).map_err(Failure::from).and_then(|reopened| {
+            // Once the command has them, xact closes the view's descriptors: its own messages go to
+            // the original ones.
+            child::run(&args.command, move || drop(reopened))
+        });
+        let decided = match ended {
+            Ok(ended) => {
+                status.command_status = ended.status;
+                status.command_signal = ended.signal;
+                decide(args, &transaction, &ended, terminal.as_ref(), status)
+            }
+            // A file of the volume was needed to start it.
+            Err(failure) => Err(conflict(args, &transaction)?.unwrap_or(failure)),
+        };
+        match decided {
             Err(conflict) if conflict.exit == Exit::Conflict && status.tries <= args.retry => {
                 let first = conflict.message.lines().next().unwrap_or_default();
                 output::note(NAME, &format!("{first}: retry {} of {}", status.tries, args.retry));
@@ -157,6 +165,16 @@ fn pause(tries: u32) {
     std::thread::sleep(Duration::from_millis(u64::from_ne_bytes(random) % limit_ms + 1));
 }
 
+/// The conflict of a doomed transaction. Every failure in one is a conflict, because it may be a
+/// consequence of one. It is aborted, unless it was open before (`--tx`) or is to stay open.
+fn conflict(args: &Run, transaction: &Transaction) -> Result<Option<Failure>> {
+    if !transaction.is_doomed()? {
+        return Ok(None);
+    }
+    let stays_open = args.tx.is_some() || args.leave_open;
+    Ok(transaction.commit(if stays_open { COMMIT_RETAIN } else { 0 }).err())
+}
+
 /// Commits, aborts or leaves open the transaction after the command has ended.
 fn decide(
     args: &Run,
@@ -167,10 +185,14 @@ fn decide(
 ) -> Result<u8> {
     let id = transaction.id();
     if ended.code() != 0 {
-        // If a call of the command failed with a conflict, the command failed for that reason and
-        // may be run again.
-        if args.tx.is_none() && transaction.is_doomed()? {
-            transaction.commit(0)?;
+        if let Some(conflict) = conflict(args, transaction)? {
+            match args.tx {
+                Some(_) => transaction.stay_open()?,
+                // Nothing is left open after a failure.
+                None if args.leave_open => transaction.abort()?,
+                None => {}
+            }
+            return Err(conflict);
         }
         let what = ended.describe(&args.command[0]);
         let outcome = if args.tx.is_some() {
@@ -202,6 +224,8 @@ fn decide(
             Outcome::Committed
         }
         Answer::LeaveOpen => {
+            // The command took no notice of a call that has failed. Its changes can be looked at.
+            let conflict = conflict(args, transaction)?;
             if let Err(failure) = transaction.keep(args.timeout, &label(&args.command), args.persist) {
                 if !transaction.is_kept() {
                     return Err(failure);
@@ -219,10 +243,13 @@ fn decide(
                  'xact tx abort {id}{at}'"
             );
             output::note(NAME, &text);
+            code = conflict.map_or(code, |conflict| note_conflict(status, &conflict));
             Outcome::LeftOpen
         }
         Answer::StayOpen => {
+            let conflict = conflict(args, transaction)?;
             transaction.stay_open()?;
+            code = conflict.map_or(code, |conflict| note_conflict(status, &conflict));
             Outcome::LeftOpen
         }
         Answer::Abort => {
@@ -235,6 +262,14 @@ fn decide(
         }
     };
     Ok(code)
+}
+
+/// Reports the conflict of a transaction that stays open, and returns the exit code.
+fn note_conflict(status: &mut Status, conflict: &Failure) -> u8 {
+    status.reason = Some(conflict.message.clone());
+    status.path = conflict.path.clone();
+    status.conflicting_tx = conflict.conflicting_tx;
+    report(conflict)
 }
 
 /// The words of the command, separated by spaces: the label of a transaction that is left open.

@@ -20,7 +20,8 @@ pub enum Outcome {
     LeftOpen,
     /// The command failed, or the answer to `--ask` was no; nothing was changed.
     Aborted,
-    /// The command succeeded, but others changed data that it read or wrote; nothing was changed.
+    /// Others changed data that the command read or wrote; nothing was changed. The command may
+    /// have succeeded, failed as a consequence, or not started.
     Conflict,
     /// The commit found no space; nothing was changed.
     NoSpace,
@@ -36,8 +37,9 @@ pub enum Outcome {
 impl Outcome {
     pub fn of_failure(failure: &Failure, command_ran: bool) -> Outcome {
         match failure.exit {
-            _ if !command_ran => Outcome::NotStarted,
+            // Also if the file of the command could not be read.
             Exit::Conflict => Outcome::Conflict,
+            _ if !command_ran => Outcome::NotStarted,
             Exit::NoSpace => Outcome::NoSpace,
             Exit::Io => Outcome::IoError,
             _ => Outcome::Failed,

@@ -8,6 +8,16 @@ use super::inode::access_time::AccessOptions;
 use crate::journal_modes::{ModeChoice, Modes};
 use crate::quota::QuotaLimits;
 
+/// The options `sync` and `dirsync` of mount(8): changes that are durable when their call returns.
+/// The flags `+S` and `+D` (chattr) of an inode do the same for this inode ([`super::op`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Synced {
+    /// All changes.
+    pub all: bool,
+    /// Changes of folders and of names in them.
+    pub folders: bool,
+}
+
 /// Options of the live file system.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveOptions {
@@ -35,6 +45,8 @@ pub struct LiveOptions {
     pub access: AccessOptions,
     /// Discard freed blocks.
     pub discard: bool,
+    /// Changes that are durable when their call returns.
+    pub synced: Synced,
     /// The reaction to corruption; by default the superblock's.
     pub on_error: Option<OnError>,
 }
@@ -54,6 +66,7 @@ impl Default for LiveOptions {
             quota_limits: QuotaLimits::default(),
             access: AccessOptions::default(),
             discard: false,
+            synced: Synced::default(),
             on_error: None,
         }
     }

@@ -24,6 +24,10 @@ pub trait ReadAsOf {
     fn open_view(self: &Arc<Self>) -> Self::ReadView;
     fn stamp(view: &Self::ReadView) -> Stamp;
 
+    /// `TooOld` if the view of this stamp has expired. Without the locks of a commit, it may expire
+    /// at any time.
+    fn check_stamp(&self, stamp: Stamp) -> Result<()>;
+
     // Reads as of a stamp. `ESTALE` for an inode that did not exist then; `TooOld` if the view has
     // expired.
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr>;

@@ -3,10 +3,12 @@
 mod idioms;
 mod modes;
 pub(crate) mod random;
+mod synced;
 mod transactions;
 
 use xact::{DataMode, Fsync, InodeUpdate, LogRecords};
 use xact_consistency::CommitWrites;
+use xact_fs::Synced;
 
 use crate::files::{FileWorkload, Format, SMALL, Script};
 use crate::image::Image;
@@ -57,6 +59,8 @@ const QUOTAS: Format = Format {
     pool_bytes: None,
 };
 
+const ALL_SYNCED: Synced = Synced { all: true, folders: false };
+
 fn workload(name: &'static str, script: Script) -> FileWorkload {
     FileWorkload {
         name,
@@ -70,6 +74,7 @@ fn workload(name: &'static str, script: Script) -> FileWorkload {
         log_records: LogRecords::Block,
         fsync: Fsync::Log,
         discard: false,
+        synced: Synced::default(),
         from_open_to_close: false,
         also: None,
         held_to: None,
@@ -216,6 +221,12 @@ pub fn all() -> Vec<FileWorkload> {
         workload("switch", modes::switch),
         single("single-switch", modes::switch),
         workload("mode-reuse", modes::reuse),
+        workload("synced-flags", synced::by_flags),
+        FileWorkload { synced: ALL_SYNCED, ..single("synced-option", synced::by_option) },
+        FileWorkload {
+            synced: ALL_SYNCED,
+            ..in_mode(DataMode::Adaptive, single("synced-adaptive", synced::by_option))
+        },
         single("single-mode-reuse", modes::reuse),
     ]
 }
@@ -228,7 +239,9 @@ pub fn generations_volume() -> Image {
 /// The same on volumes with generations. Each fsync makes a generation; in some it goes to the log,
 /// and in some of these with its data.
 pub fn on_generations() -> Vec<FileWorkload> {
-    const LOGGED: [(&str, &str); 16] = [
+    const LOGGED: [(&str, &str); 18] = [
+        ("gen-synced-flags", "gen-log-synced-flags"),
+        ("gen-synced-option", "gen-log-synced-option"),
         ("gen-mix", "gen-log-mix"),
         ("gen-mix-4k", "gen-log-mix-4k"),
         ("gen-data", "gen-log-data"),
@@ -286,7 +299,9 @@ pub fn on_generations() -> Vec<FileWorkload> {
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
-    const NAMES: [(&str, &str); 20] = [
+    const NAMES: [(&str, &str); 22] = [
+        ("synced-flags", "gen-synced-flags"),
+        ("synced-option", "gen-synced-option"),
         ("session", "gen-session"),
         ("names", "gen-names"),
         ("data", "gen-data"),

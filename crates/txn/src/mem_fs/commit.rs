@@ -18,6 +18,7 @@ use super::{MemFs, MemReadView};
 pub(crate) struct MemCommit<'a> {
     pub(super) tree: MemTree,
     pub(super) views: &'a BTreeMap<u64, MemTree>,
+    pub(super) expired_below: u64,
     pub(super) reserved: BTreeSet<Ino>,
     pub(super) id: u64,
     pub(super) changed: bool,
@@ -106,8 +107,8 @@ impl ValidationOps for MemCommit<'_> {
         self.differs(ino, since, |node| node.attr)
     }
 
-    fn check_view(&self, _: Stamp) -> Result<()> {
-        Ok(())
+    fn check_view(&self, stamp: Stamp) -> Result<()> {
+        if stamp.0 < self.expired_below { Err(Error::TooOld) } else { Ok(()) }
     }
 
     fn set_transaction(&mut self, _: u64) {}

@@ -33,6 +33,8 @@ struct MemState {
     tree: MemTree,
     clock: u64,
     views: BTreeMap<u64, MemTree>,
+    /// Views with stamps below this one are expired.
+    expired_below: u64,
     reserved: BTreeSet<Ino>,
     /// Number of commits with changes, and the last one that was waited for.
     commits: u64,
@@ -65,6 +67,7 @@ impl MemFs {
             tree,
             clock: 0,
             views: BTreeMap::new(),
+            expired_below: 0,
             reserved: BTreeSet::new(),
             commits: 0,
             durable: 0,
@@ -109,8 +112,17 @@ impl MemFs {
         assert_eq!(nameless, 0, "inodes without a name are left");
     }
 
-    fn past<R>(&self, stamp: Stamp, read: impl FnOnce(&mut MemTree) -> R) -> R {
-        read(self.state.lock().views.get_mut(&stamp.0).expect("the view is open"))
+    /// Expires all views that are open now.
+    pub fn expire_views(&self) {
+        let mut state = self.state.lock();
+        state.expired_below = state.clock + 1;
+    }
+
+    fn past<R>(&self, stamp: Stamp, read: impl FnOnce(&mut MemTree) -> Result<R>) -> Result<R> {
+        let mut state = self.state.lock();
+        let tree = state.views.get_mut(&stamp.0).expect("the view is open");
+        let result = read(tree);
+        if stamp.0 < state.expired_below { Err(Error::TooOld) } else { result }
     }
 }
 
@@ -128,6 +140,10 @@ impl ReadAsOf for MemFs {
 
     fn stamp(view: &MemReadView) -> Stamp {
         Stamp(view.stamp)
+    }
+
+    fn check_stamp(&self, stamp: Stamp) -> Result<()> {
+        self.past(stamp, |_| Ok(()))
     }
 
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
@@ -329,10 +345,11 @@ impl CommitTarget for MemFs {
         }
         let mut reads_left = Some(state.commits % 7);
         loop {
-            let MemState { tree, views, reserved, commits, clock, .. } = &mut *state;
+            let MemState { tree, views, expired_below, reserved, commits, clock, .. } = &mut *state;
             let mut commit = MemCommit {
                 tree: tree.clone(),
                 views,
+                expired_below: *expired_below,
                 reserved: reserved.clone(),
                 id: *commits + 1,
                 changed: false,

@@ -36,12 +36,16 @@ impl<B: VersionedFs> Transaction<B> {
         let access = Access::Shared(record.beside);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &scratch);
         let items = fingerprint::items(record.overlay, record.reads, serializable);
+        let too_old = self.base.check_stamp(inner.stamp).is_err();
         let values = items.iter().map(|item| match fingerprint::is_foreseen(item, record.beside) {
+            // The values are lost with the view, and the commit is refused in any case.
+            true if too_old => Ok(UNKNOWN),
             true => fingerprint::value(item, &mut tree, block_size),
             false => Ok(UNKNOWN),
         });
         let fingerprint = values.collect::<Result<_>>()?;
-        let doom = match &inner.doom {
+        let doom = match inner.doom.get() {
+            None if too_old => Some(Doom::TooOld),
             None => None,
             Some(Error::Conflict { path, conflicting_tx, .. }) => {
                 Some(Doom::Conflict { path: path.clone().into_bytes(), conflicting_tx: *conflicting_tx })

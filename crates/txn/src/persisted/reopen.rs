@@ -2,7 +2,7 @@
 //! its new inodes numbers.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
@@ -57,7 +57,7 @@ impl<B: VersionedFs> Transaction<B> {
             stamp,
             overlay,
             savepoints: Savepoints::default(),
-            doom,
+            doom: doom.map_or_else(OnceLock::new, OnceLock::from),
             claim,
             on_volume: Some(on_volume),
             hold: Some(hold),

@@ -130,8 +130,11 @@ impl<B: VersionedFs> Transaction<B> {
 
     /// Whether a commit would change the base.
     pub fn has_effect(&self) -> bool {
-        let inner = self.inner.read();
-        !self.as_commit(&inner, &inner.overlay, &self.reads.lock()).is_empty()
+        self.changes_anything(&self.inner.read())
+    }
+
+    pub(super) fn changes_anything(&self, inner: &Inner<B>) -> bool {
+        !self.as_commit(inner, &inner.overlay, &self.reads.lock()).is_empty()
     }
 
     /// The changes that a commit would make now; none for a transaction that has ended.

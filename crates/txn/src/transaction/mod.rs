@@ -21,10 +21,12 @@
 //!
 //! Calls in any state except Active fail with [`Error::Ended`].
 //!
-//! An active transaction is **doomed** once a change in it has found contents that others have
-//! changed since its begin (TX-4), or its view is too old, or its space was revoked: that change,
-//! all later ones and every commit fail with the same error, which has the path. It stays doomed
-//! after a rollback, because later calls may have depended on the failure. Reads still work.
+//! An active transaction is **doomed** once a call in it has failed because of others: a change has
+//! found contents that others have changed since its begin (TX-4), a call needed a version that was
+//! evicted, or its space was revoked. That call, all later changes and every commit fail with the
+//! same error, which has the path. It stays doomed after a rollback, because later calls may have
+//! depended on the failure. Reads still work, unless the view is too old. A transaction with changes
+//! whose view has expired is doomed before any call notices.
 
 mod commit;
 mod inspect;
@@ -33,7 +35,7 @@ mod partial;
 mod savepoints;
 mod view;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
@@ -80,8 +82,9 @@ pub(crate) struct Inner<B: VersionedFs> {
     pub stamp: Stamp,
     pub overlay: Overlay,
     pub savepoints: Savepoints,
-    /// The reason why it can never commit.
-    pub doom: Option<Error>,
+    /// The reason why it can never commit: the error of the first call that failed because of
+    /// others.
+    pub doom: OnceLock<Error>,
     /// Its claim on the inodes of earlier lost attempts.
     pub claim: Option<PriorityClaim>,
     /// Its file on the volume, if it is persisted (see `persisted`).
@@ -104,7 +107,16 @@ impl<B: VersionedFs> Inner<B> {
     /// The error of a doomed transaction, for changes and commits.
     fn check_not_doomed(&self, space: &B::Space) -> Result<()> {
         self.check_active()?;
-        self.doom.clone().map_or_else(|| B::check_space(space), Err)
+        self.doom.get().cloned().map_or_else(|| B::check_space(space), Err)
+    }
+
+    /// Dooms the transaction if a call failed because of others. The caller has got the error, so
+    /// all that it does from now on may be a consequence.
+    fn note_failure<R>(&self, result: &Result<R>) {
+        if let Err(error @ (Error::Conflict { .. } | Error::TooOld | Error::SpaceRevoked)) = result {
+            // The first failure stays the reason.
+            let _ = self.doom.set(error.clone());
+        }
     }
 
     pub fn check_divisible(&self) -> Result<()> {
@@ -158,7 +170,7 @@ impl<B: VersionedFs> Transaction<B> {
             stamp: B::stamp(&hold),
             overlay: Overlay::default(),
             savepoints: Savepoints::default(),
-            doom: None,
+            doom: OnceLock::new(),
             claim,
             on_volume: None,
             hold: Some(hold),
@@ -186,7 +198,13 @@ impl<B: VersionedFs> Transaction<B> {
 
     /// Whether it can never commit; a commit returns the reason.
     pub fn is_doomed(&self) -> bool {
-        self.inner.read().doom.is_some() || B::check_space(&self.space).is_err()
+        let inner = self.inner.read();
+        if inner.state != TxState::Active {
+            return false;
+        }
+        inner.doom.get().is_some()
+            || B::check_space(&self.space).is_err()
+            || self.base.check_stamp(inner.stamp).is_err() && self.changes_anything(&inner)
     }
 
     /// Whether the commit will create this inode: it was created in the transaction and has a name.
@@ -241,6 +259,7 @@ impl<B: VersionedFs> Transaction<B> {
         tree.sees_persisted = self.is_note;
         let result = action(&mut tree);
         self.charge_memory(&inner);
+        inner.note_failure(&result);
         result
     }
 
@@ -257,7 +276,9 @@ impl<B: VersionedFs> Transaction<B> {
     fn add_contents<R>(&self, action: impl FnOnce(&mut TxTree<'_, B>) -> Result<R>) -> Result<R> {
         let mut inner = self.inner.write();
         inner.check_not_doomed(&self.space)?;
-        self.make_room(&mut inner)?;
+        let room = self.make_room(&mut inner);
+        inner.note_failure(&room);
+        room?;
         self.change_in(&mut inner, action)
     }
 
@@ -274,13 +295,10 @@ impl<B: VersionedFs> Transaction<B> {
         let result = action(&mut tree);
         let (changed, touched) = (tree.changed, std::mem::take(&mut tree.touched));
         touched.into_iter().for_each(|(ino, before)| inner.overlay.note_bytes(ino, before));
-        match &result {
-            // Half done or not, it is never committed, but can be read.
-            Err(error @ (Error::Conflict { .. } | Error::TooOld | Error::SpaceRevoked)) => {
-                inner.doom = Some(error.clone())
-            }
-            Err(_) if changed => inner.end(&self.base, &self.space, TxState::Aborted, |_| false),
-            _ => {}
+        inner.note_failure(&result);
+        // Half done or not, a doomed one is never committed, but can be read.
+        if result.is_err() && changed && inner.doom.get().is_none() {
+            inner.end(&self.base, &self.space, TxState::Aborted, |_| false);
         }
         if changed && let Some(persisted) = &mut inner.on_volume {
             persisted.outdated = true;

@@ -78,7 +78,10 @@ impl<B: VersionedFs> View for Transaction<B> {
             return Ok(());
         }
         // The base's inodes stay readable as long as the view is open.
-        TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads).attr(ino).map(drop)
+        let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads);
+        let result = tree.attr(ino).map(drop);
+        inner.note_failure(&result);
+        result
     }
 
     fn release(&self, ino: Ino, count: u64) {

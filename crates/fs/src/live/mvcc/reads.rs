@@ -81,6 +81,10 @@ impl ReadAsOf for LiveFs {
         view.stamp()
     }
 
+    fn check_stamp(&self, stamp: Stamp) -> Result<()> {
+        self.mvcc.check_view(stamp)
+    }
+
     fn attr_at(&self, ino: Ino, stamp: Stamp) -> Result<Attr> {
         self.with_inode_at(ino, stamp, |_, _, attr| Ok(*attr))
     }

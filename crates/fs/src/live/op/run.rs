@@ -1,13 +1,17 @@
 //! Runs an operation, restarts it if it could not lock an inode, and ends it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use xact_types::{Error, Ino, Result};
+use xact_consistency::Fault;
+use xact_layout::inode::flag;
+use xact_types::{CommitId, Error, Ino, Result};
 
 use super::Operation;
 use super::budget::Budget;
 use crate::live::LiveFs;
+use crate::live::inode::cached::CachedInode;
 use crate::live::space::make_space::Effort;
 
 /// Back-off while another thread holds the lock of the inode number being allocated.
@@ -103,6 +107,23 @@ impl LiveFs {
     }
 }
 
+/// What an operation makes durable after it has released its locks.
+#[derive(Default)]
+struct Awaited {
+    commit: Option<CommitId>,
+    /// Files with written data.
+    files: Vec<Arc<CachedInode>>,
+}
+
+impl Awaited {
+    fn wait(self, fs: &LiveFs) -> Result<()> {
+        for file in &self.files {
+            fs.sync_inode(file, false)?;
+        }
+        self.commit.map_or(Ok(()), |commit| fs.engine.commit(commit))
+    }
+}
+
 impl<'a> Operation<'a> {
     fn new(fs: &'a LiveFs, budget: Budget) -> Operation<'a> {
         Operation {
@@ -170,11 +191,38 @@ impl<'a> Operation<'a> {
             }
         }
         let unlinked = std::mem::take(&mut self.unlinked);
+        let synced = self.synced();
         drop(self);
         for ino in unlinked {
             fs.delete_if_unused(ino)?;
         }
+        synced.wait(fs)?;
         stored
+    }
+
+    /// What must be durable before the call returns, as ext4 does it: all changes of an inode with
+    /// the flag `+S`, of a folder with `+D`, and of their kind under the options `sync` and
+    /// `dirsync`. A change of a name is a change of its folder. Crash argument: all metadata of the
+    /// operation is in one commit of the engine, and the call returns after that commit's flush;
+    /// written data returns after an `fsync` of the file.
+    fn synced(&self) -> Awaited {
+        let mut synced = Awaited::default();
+        // The durability of a transaction is that of its commit.
+        if self.transaction.is_some() || self.fs.options.faults.has(Fault::SyncedReturnsEarly) {
+            return synced;
+        }
+        let options = self.fs.options.synced;
+        let is_synced = |ino: &Ino| {
+            let inode = &self.locked[ino].state.inode;
+            let wanted = if inode.is_directory() { flag::SYNC | flag::DIRSYNC } else { flag::SYNC };
+            options.all || options.folders && inode.is_directory() || inode.flags() & wanted != 0
+        };
+        if self.touched.iter().any(is_synced) {
+            synced.commit = self.commit;
+        }
+        let files = self.wrote.iter().filter(|ino| is_synced(ino));
+        synced.files = files.map(|ino| self.locked[ino].cached.clone()).collect();
+        synced
     }
 
     pub(super) fn store_touched(&mut self) -> Result<()> {
