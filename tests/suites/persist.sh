@@ -221,3 +221,39 @@ test_a_snapshot_shows_nothing_of_it() {
     equal differences 'added /new' "$("$XACT" snapshot diff mnt before | xargs)"
     afterwards
 }
+
+# A conflict on one path, before and after an unmount: the others are committed, or it is dropped.
+test_ways_out_of_a_conflict() {
+    local drops
+    for drops in 0 1; do
+        volume disk.img
+        mounted disk.img mnt
+        mkdir mnt/folder
+        echo one >mnt/file
+        "$XACT" run --at mnt --leave-open --persist --status-file status -- \
+            sh -c 'cat mnt/file; ls mnt mnt/folder; echo mine >mnt/file; echo new >mnt/folder/new; echo b >mnt/b' 2>said
+        ID=$(jq .transaction status)
+        echo theirs >mnt/file
+        unmounted mnt
+        mounted disk.img mnt
+        exits 75 'conflict on /file' -- "$XACT" tx commit --at mnt "$ID"
+        if [[ $drops = 1 ]]; then
+            "$XACT" tx abort --at mnt "$ID" --only mnt/file
+        else
+            "$XACT" tx commit --at mnt "$ID" --only mnt/folder 2>note
+            has note 'conflict on /file'
+            equal committed new "$(cat mnt/folder/new)"
+            unmounted mnt
+            mounted disk.img mnt
+            exits 75 'conflict on /file' -- "$XACT" tx commit --at mnt "$ID"
+            "$XACT" tx abort --at mnt "$ID" --only mnt/file
+        fi
+        unmounted mnt
+        mounted disk.img mnt
+        "$XACT" tx commit --at mnt "$ID"
+        equal contents 'theirs new b' "$(cat mnt/file mnt/folder/new mnt/b | xargs)"
+        unmounted mnt
+        sound disk.img
+        rm disk.img
+    done
+}

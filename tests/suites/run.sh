@@ -582,3 +582,86 @@ test_in_a_chroot() {
     unmounted root/mnt
     sound disk.img
 }
+
+# A transaction whose begin is no longer available: every failure of its command is a conflict.
+too_old() { # SCRIPT [ARGUMENTS OF xact run…]: the script calls ./expire
+    volume disk.img --size 64M
+    mounted disk.img mnt --cache-size 16M
+    mkdir mnt/a
+    echo 0 >mnt/a/known
+    head -c 24M /dev/urandom >mnt/large
+    "$XACT" sync mnt
+    # Deleted contents stay for the transaction, until the volume is full for others.
+    cat >expire <<'END'
+#!/bin/sh
+[ -e expired ] && exit
+touch expired ask
+while [ -e ask ]; do sleep 0.05; done
+END
+    chmod +x expire
+    rm -f expired ask
+    (
+        wait_until 'the command to ask' test -e ask
+        rm mnt/large
+        head -c 100M /dev/zero >mnt/filler 2>/dev/null || true
+        rm mnt/filler
+        rm ask
+    ) &
+}
+
+test_too_old_is_a_conflict() {
+    local script
+    for script in './expire; echo 2 >mnt/a/two' './expire; cat mnt/a/known' './expire; ls mnt/a' \
+        'exec 3<mnt/large; ./expire; cat <&3' './expire; mnt/prog' './expire; (sleep 0.1; sh -c "cat mnt/a/known")' \
+        './expire; false'; do
+        too_old
+        cp /bin/true mnt/prog
+        "$XACT" sync mnt
+        exits 75 'not committed: .*too old' -- "$XACT" run --at mnt --status-file status -- \
+            sh -c "echo 1 >mnt/a/one; $script"
+        equal outcome "$script conflict 75" "$script $(jq -r '"\(.outcome) \(.exit_code)"' status)"
+        wait
+        equal "left of it" 'known' "$(ls mnt/a | xargs)"
+        unmounted mnt
+    done
+}
+
+test_too_old_is_tried_again() {
+    too_old
+    "$XACT" run --at mnt --retry 2 --status-file status -- sh -c 'echo 1 >mnt/a/one; ./expire; echo 2 >mnt/a/two'
+    equal outcome 'committed 2' "$(jq -r '"\(.outcome) \(.tries)"' status)"
+    equal files 'known one two' "$(ls mnt/a | xargs)"
+    wait
+    unmounted mnt
+    sound disk.img
+}
+
+# A store into a mapping that needs an old page ends the program with SIGBUS.
+test_too_old_under_a_mapping() {
+    too_old
+    exits 75 'too old' -- "$XACT" run --at mnt --status-file status -- python3 -c '
+import mmap, os, subprocess
+open("mnt/a/one", "w").write("1")
+f = os.open("mnt/large", os.O_RDONLY)
+m = mmap.mmap(f, 0, prot=mmap.PROT_READ)
+subprocess.run("./expire")
+print(sum(m[at] for at in range(0, len(m), 4096)))'
+    equal outcome 'conflict 7' "$(jq -r '"\(.outcome) \(.command_signal)"' status)"
+    wait
+    unmounted mnt
+}
+
+# Left open, it says so and can be looked at. In one that was open before, nothing more happens.
+test_too_old_and_left_open() {
+    too_old
+    exits 75 'not committed: .*too old' -- "$XACT" run --at mnt --leave-open --status-file status -- \
+        sh -c 'echo 1 >mnt/a/one; ./expire; cat mnt/a/known || true'
+    equal outcome 'kept 75' "$(jq -r '"\(.outcome) \(.exit_code)"' status)"
+    wait
+    local id
+    id=$(jq .transaction status)
+    exits 75 'too old' -- "$XACT" run --at mnt --tx "$id" -- cat mnt/a/known
+    exits 75 'too old' -- "$XACT" tx commit --at mnt "$id"
+    "$XACT" tx abort --at mnt "$id"
+    unmounted mnt
+}

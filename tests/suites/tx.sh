@@ -206,6 +206,82 @@ test_refused_commit_stays_open() {
     afterwards
 }
 
+# A conflict on one path: the others are committed, or that one is dropped.
+test_ways_out_of_a_conflict() {
+    fresh
+    kept 'cat mnt/file mnt/folder/x; ls mnt mnt/folder; echo mine >mnt/file; echo new >mnt/folder/new
+          echo y >>mnt/folder/x'
+    echo theirs >mnt/file
+    exits 75 'conflict on /file' -- tx commit "$ID"
+    has exits.err "'xact tx commit $ID --only PATH...' .'xact tx diff $ID' lists them"
+    has exits.err "'xact tx abort $ID --only /file' and commit the rest"
+    has exits.err "'xact tx diff $ID --patch >FILE' saves the changes for 'git apply FILE'"
+    tx commit "$ID" --only mnt/folder 2>note
+    has note 'left out, and cannot be committed: conflict on /file: its (contents|size)'
+    equal committed 'new x y' "$(cat mnt/folder/new mnt/folder/x | xargs)"
+    equal "file outside" theirs "$(cat mnt/file)"
+    exits 75 'conflict on /file' -- tx commit "$ID"
+    exits 75 'conflict on /file' -- tx commit "$ID" --only mnt/file
+    # Its difference is that of the command, without the others' change.
+    tx diff "$ID" --patch >patch
+    has patch '^\+mine$'
+    has patch '^-one$'
+    lacks patch theirs
+    tx abort "$ID" --only mnt/file
+    tx commit "$ID"
+    equal "file outside" theirs "$(cat mnt/file)"
+
+    kept 'cat mnt/file; ls mnt mnt/folder; echo mine >>mnt/file; echo z >mnt/folder/new'
+    echo again >mnt/file
+    tx abort "$ID" --only mnt/file
+    tx commit "$ID"
+    equal contents 'again z' "$(cat mnt/file mnt/folder/new | xargs)"
+    afterwards
+}
+
+# Others replace the file by a rename, as editors do; and a name that others have made too.
+test_ways_out_if_a_name_is_taken() {
+    fresh
+    kept 'ls mnt/folder; echo mine >>mnt/folder/x; echo mine >mnt/folder/made; echo other >mnt/other'
+    echo theirs >mnt/tmp
+    mv mnt/tmp mnt/folder/x
+    echo theirs >mnt/folder/made
+    exits 75 'conflict on /folder' -- tx commit "$ID"
+    tx commit "$ID" --only mnt/other 2>note
+    has note 'conflict on /folder/(x|made)'
+    equal other other "$(cat mnt/other)"
+    tx abort "$ID" --only mnt/folder/x
+    exits 75 'conflict on /folder/made' -- tx commit "$ID"
+    tx abort "$ID" --only mnt/folder/made
+    tx commit "$ID"
+    equal theirs 'theirs theirs' "$(cat mnt/folder/x mnt/folder/made | xargs)"
+    afterwards
+}
+
+# What the chosen changes depend on is never left out.
+test_a_part_that_depends_on_a_conflict() {
+    fresh
+    kept 'mkdir mnt/new; echo 1 >mnt/new/1; echo 2 >mnt/2'
+    mkdir mnt/new
+    exits 75 'conflict on /new' -- tx commit "$ID" --only mnt/new/1
+    tx commit "$ID" --only mnt/2
+    tx abort "$ID"
+    equal "the others' folder" '' "$(ls mnt/new)"
+
+    kept 'cat mnt/file; echo copy >mnt/copy'
+    echo changed >mnt/file
+    exits 75 'conflict on /file' -- tx commit "$ID" --only mnt/copy
+    has exits.err 'All of its changes may depend on what it has read of /file'
+    tx abort "$ID"
+
+    kept 'ln mnt/file mnt/link; echo mine >mnt/file; echo x >mnt/x'
+    echo theirs >mnt/file
+    exits 75 'conflict on /file' -- tx commit "$ID" --only mnt/link
+    tx commit "$ID" --only mnt/x
+    tx abort "$ID"
+    afterwards
+}
+
 test_time_runs_out() {
     in_foreground_fresh() { volume disk.img && in_foreground disk.img mnt; }
     in_foreground_fresh

@@ -1,6 +1,7 @@
 //! Calls to the daemon of a mount over its control channel, with the errors of this command.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use xact::{ModeChoice, SnapshotInfo};
@@ -192,6 +193,45 @@ impl Transaction {
         self.channel.commit(flags).map_err(|e| self.refused(&e, flags & COMMIT_RETAIN != 0))
     }
 
+    /// Commits the selected changes; the transaction stays open with the rest. Returns a conflict of
+    /// the changes that were left out, in a sentence.
+    pub fn commit_selected(&self, flags: u32) -> Result<Option<String>> {
+        let left_out =
+            self.channel.commit_selected(flags | COMMIT_RETAIN).map_err(|e| self.refused(&e, true))?;
+        Ok(left_out.map(|conflict| {
+            let path = conflict.path.map(|path| path.display().to_string()).unwrap_or_default();
+            let id = self.id;
+            format!(
+                "left out, and cannot be committed: conflict on {path}: {}\n  What was read of it did not count. Drop it with 'xact tx abort {id} --only {path}'.",
+                conflict.why
+            )
+        }))
+    }
+
+    /// The ways out of a conflict of a transaction that stays open.
+    fn ways_out(&self, conflict: Option<&Path>) -> String {
+        let id = self.id;
+        let patch = format!(
+            "'xact tx diff {id} --patch >FILE' saves the changes for 'git apply FILE'; then abort the transaction."
+        );
+        let changes = self.channel.diff(id).unwrap_or_default();
+        let (Some(path), false) = (conflict, self.is_doomed().unwrap_or(true)) else {
+            return format!("A call in it has failed, so no part of it can be committed. {patch}");
+        };
+        let shown = path.display();
+        let at = path.as_os_str().as_bytes();
+        let is_at =
+            |path: &[u8]| path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        let concerned = |change: &&TxChange| is_at(&change.path) || change.from.as_deref().is_some_and(is_at);
+        if changes.iter().filter(concerned).count() == 0 {
+            return format!("All of its changes may depend on what it has read of {shown}. {patch}");
+        }
+        format!(
+            "Commit other changes with 'xact tx commit {id} --only PATH...' ('xact tx diff {id}' lists them), or drop \
+             this one with 'xact tx abort {id} --only {shown}' and commit the rest. {patch}"
+        )
+    }
+
     /// Whether its commit is known to fail.
     pub fn is_doomed(&self) -> Result<bool> {
         self.channel.is_doomed().map_err(|e| failure(&self.mount_point, "query the transaction", e))
@@ -267,7 +307,11 @@ impl Transaction {
                     Reason::TooLarge => Some(full_pool::too_large_hint(self.channel.pool())),
                     _ => None,
                 };
-                refused(error, stays_open.then_some(self.id), room)
+                let ways = match error.reason {
+                    Reason::Conflict if stays_open => Some(self.ways_out(error.path.as_deref())),
+                    _ => None,
+                };
+                refused(error, stays_open.then_some(self.id), room, ways)
             }
         }
     }
@@ -327,8 +371,13 @@ pub fn failure(mount_point: &Path, doing: &str, error: io::Error) -> Failure {
 }
 
 /// A failed commit. `open` is the transaction if it stays open; `room` is the hint for how to free
-/// space.
-fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Failure {
+/// space, `ways_out` that for a conflict.
+fn refused(
+    error: &CommitError,
+    open: Option<u64>,
+    room: Option<String>,
+    ways_out: Option<String>,
+) -> Failure {
     let exit = match error.reason {
         Reason::Conflict => Exit::Conflict,
         Reason::NoSpace | Reason::TooLarge => Exit::NoSpace,
@@ -352,9 +401,10 @@ fn refused(error: &CommitError, open: Option<u64>, room: Option<String>) -> Fail
         None => "Nothing was changed.".to_string(),
     };
     match exit {
-        Exit::Conflict if open.is_some() => failure.hint(format!(
-            "{nothing} Review it with 'xact tx diff', save the changes you need, then abort it."
-        )),
+        Exit::Conflict if open.is_some() => {
+            let ways_out = ways_out.unwrap_or_else(|| "Abort it, and run its command again.".into());
+            failure.hint(format!("{nothing} {ways_out}"))
+        }
         Exit::Conflict => failure.hint(format!("{nothing} Run the command again on the new state.")),
         Exit::NoSpace => {
             let room = room.unwrap_or_else(|| "Free some space, or change less in one transaction.".into());
@@ -378,7 +428,7 @@ mod tests {
             conflicting_tx: Some(3),
             why: "changed since, by transaction 3".into(),
         };
-        let failure = refused(&error, None, None);
+        let failure = refused(&error, None, None, None);
         assert_eq!(failure.exit, Exit::Conflict);
         assert_eq!(failure.path.as_deref(), Some("/a/b"));
         assert!(
@@ -387,7 +437,8 @@ mod tests {
                 .contains("conflict on /a/b: changed since, by transaction 3\n  Nothing was changed. R")
         );
         assert_eq!(failure.conflicting_tx, Some(3));
-        assert!(refused(&error, Some(7), None).to_string().contains("transaction 7 is still open"));
+        let open = refused(&error, Some(7), None, Some("Drop it.".into()));
+        assert!(open.to_string().contains("transaction 7 is still open. Drop it."));
     }
 
     #[test]
@@ -403,6 +454,7 @@ mod tests {
             },
             None,
             Some("Delete snapshots.".into()),
+            None,
         );
         assert_eq!(failure.hint.as_deref(), Some("Nothing was changed. Delete snapshots."));
         assert_eq!((failure.exit, failure.path.clone()), (Exit::NoSpace, None));

@@ -60,9 +60,10 @@ pub struct Commit {
     /// Out: bytes in `path` and in `errmsg`.
     pub path_len: u32,
     pub errmsg_len: u32,
-    /// Out: the path of a conflict, from the volume's root; not terminated.
+    /// Out: the path of a conflict, from the volume's root; not terminated. After a commit of
+    /// selected changes it may be that of a conflict of the other changes, with `Reason::None`.
     pub path: [u8; PATH_MAX],
-    /// Out: the reason of the failure, in English.
+    /// Out: the reason of the failure, or of that conflict, in English.
     pub errmsg: [u8; ERRMSG_MAX],
 }
 

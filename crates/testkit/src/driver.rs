@@ -273,7 +273,7 @@ impl Driver {
             paths.iter().map(|path| format!("{}{path}", self.thread.prefix)).collect();
         self.clock.tag(Some("commit of a part of a transaction"));
         let began = self.clock.tick();
-        let result = open.commit_only(&prefixed, Durability::Durable, &mut ());
+        let result = open.commit_only(&prefixed, Durability::Durable, &mut ()).map(drop);
         let ended = self.clock.tick();
         self.note(Op::Commit { ops: first, durable: true }, began, ended, result)?;
         self.end(&open, second, end)
@@ -318,7 +318,7 @@ impl Driver {
         if decision == Decision::InParts {
             self.clock.tag(Some("commit of a part of a kept transaction"));
             let began = self.clock.tick();
-            let result = open.commit_only(&["/one"], Durability::Durable, &mut ());
+            let result = open.commit_only(&["/one"], Durability::Durable, &mut ()).map(drop);
             let ended = self.clock.tick();
             self.note(Op::Commit { ops: first, durable: true }, began, ended, result)?;
             return self.end(&open, second, End::Commit);

@@ -118,17 +118,24 @@ impl Transaction {
         }
     }
 
-    /// Commits the changes at and below some paths; the others stay in the transaction.
+    /// Commits the changes at and below some paths; the others stay in the transaction. What was
+    /// read of files whose changes were not chosen does not count. If others have changed such a
+    /// file, its changes can only be dropped ([`Transaction::abort_only`]) from now on, and this
+    /// returns the first such conflict.
     ///
     /// # Errors
     /// As [`Transaction::commit`]; [`Error::Usage`] where these changes need others, where nothing
     /// is changed there, or while there are savepoints. The transaction is open in any case.
-    pub fn commit_only(&mut self, paths: &[impl AsRef<[u8]>], durability: Durability) -> Result<()> {
+    pub fn commit_only(
+        &mut self,
+        paths: &[impl AsRef<[u8]>],
+        durability: Durability,
+    ) -> Result<Option<Error>> {
         self.shared.commit_only(paths, durability, &mut ())
     }
 
-    /// Discards the changes at and below some paths; the others stay. Errors: [`Error::Usage`] as
-    /// for [`Transaction::commit_only`].
+    /// Discards the changes at and below some paths; the others stay. What was read of these files
+    /// does not count any longer. Errors: [`Error::Usage`] as for [`Transaction::commit_only`].
     pub fn abort_only(&mut self, paths: &[impl AsRef<[u8]>]) -> Result<()> {
         self.shared.abort_only(paths)
     }

@@ -134,7 +134,8 @@ pub struct TxCommit {
     /// Commit only these paths, everything below them, and what they depend on.
     ///
     /// They depend on new folders above them, and on both ends of a rename. The transaction stays
-    /// open with the rest.
+    /// open with the rest. What it has read of other files that it changes does not count: a conflict
+    /// there does not prevent this commit, and is reported.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
     /// Return when the changes are visible, before they are durable.
@@ -152,7 +153,8 @@ pub struct TxAbort {
     pub which: Target,
     /// Discard only these paths, everything below them, and what depends on them.
     ///
-    /// The transaction stays open with the rest.
+    /// The transaction stays open with the rest, which can be committed also if these paths were the
+    /// conflict.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
 }

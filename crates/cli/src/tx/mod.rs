@@ -9,14 +9,14 @@ use std::path::Path;
 use serde::Serialize;
 use xact::text::printable;
 use xact_control::TxInfo;
-use xact_control::abi::{self, COMMIT_ONLY, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide};
+use xact_control::abi::{self, COMMIT_ORDERED, COMMIT_RETAIN, ChangeKind, ChangeSide};
 use xact_control::client::{Channel, TxChange};
 
 use crate::args::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, TxStatus};
 use crate::control::{self, Transaction};
 use crate::exit::{Failure, Result};
 use crate::mounts::{self, Mount};
-use crate::output::{print, print_bytes, print_json};
+use crate::output::{self, print, print_bytes, print_json};
 use crate::run::begin_flags;
 use crate::values::{size_text, span};
 
@@ -218,9 +218,14 @@ fn commit(args: &TxCommit) -> Result<()> {
     let paths = paths::on_volume(&args.only, &mount)?;
     let transaction = Transaction::attach(&mount.point, args.which.id)?;
     transaction.select(&paths)?;
-    let only = if paths.is_empty() { 0 } else { COMMIT_ONLY };
     let ordered = if args.ordered { COMMIT_ORDERED } else { 0 };
-    transaction.commit(COMMIT_RETAIN | only | ordered)
+    if paths.is_empty() {
+        return transaction.commit(COMMIT_RETAIN | ordered);
+    }
+    if let Some(left_out) = transaction.commit_selected(ordered)? {
+        output::note("xact tx commit", &left_out);
+    }
+    Ok(())
 }
 
 fn abort(args: &TxAbort) -> Result<()> {

@@ -102,7 +102,13 @@ impl Channel {
     /// Commits, with `COMMIT_…` flags. Returns when the commit is visible to all, and durable
     /// unless the flags only ask for its order.
     pub fn commit(&self, flags: u32) -> Result<(), CommitError> {
-        self.decide(abi::IOC_COMMIT, flags)
+        self.decide(abi::IOC_COMMIT, flags).map(drop)
+    }
+
+    /// Commits the selected changes; the transaction stays open with the rest. Returns the first
+    /// conflict of the changes that were left out, with the reason `None`.
+    pub fn commit_selected(&self, flags: u32) -> Result<Option<CommitError>, CommitError> {
+        self.decide(abi::IOC_COMMIT, flags | abi::COMMIT_ONLY)
     }
 
     /// Adds a path, from the volume's root, to the selection of `COMMIT_ONLY` and
@@ -116,23 +122,31 @@ impl Channel {
 
     /// Drops the selected changes; the transaction stays open.
     pub fn drop_selected(&self) -> Result<(), CommitError> {
-        self.decide(abi::IOC_DROP, 0)
+        self.decide(abi::IOC_DROP, 0).map(drop)
     }
 
-    fn decide(&self, command: u32, flags: u32) -> Result<(), CommitError> {
+    fn decide(&self, command: u32, flags: u32) -> Result<Option<CommitError>, CommitError> {
         let mut commit = Commit::new_zeroed();
         commit.flags = flags;
-        let Err(error) = self.ioctl(command, commit.as_mut_bytes()) else { return Ok(()) };
+        let done = self.ioctl(command, commit.as_mut_bytes());
+        if done.is_ok() && commit.path_len == 0 {
+            return Ok(None);
+        }
         let cut = |bytes: &[u8], len: u32| bytes[..bytes.len().min(len as usize)].to_vec();
         let path = cut(&commit.path, commit.path_len);
         let why = String::from_utf8_lossy(&cut(&commit.errmsg, commit.errmsg_len)).into_owned();
-        Err(CommitError {
-            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        let error = done.as_ref().err();
+        let report = CommitError {
+            errno: error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO)),
             reason: Reason::from_number(commit.reason),
             path: (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(path))),
             conflicting_tx: (commit.conflicting_tx != 0).then_some(commit.conflicting_tx),
-            why: if why.is_empty() { error.to_string() } else { why },
-        })
+            why: match error {
+                Some(error) if why.is_empty() => error.to_string(),
+                _ => why,
+            },
+        };
+        if done.is_ok() { Ok(Some(report)) } else { Err(report) }
     }
 
     /// Lets the channel's transaction outlive the channel from now on. `timeout_s`: seconds until

@@ -108,7 +108,13 @@ pub trait ValidationOps {
 
     // The author of a change of an item since the stamp of an open view, if there is one.
     fn entry_changed_since(&mut self, dir: Ino, name: &Name, since: Stamp) -> Result<Option<ChangedBy>>;
-    fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>>;
+    /// Names for which `ignored` returns true do not count.
+    fn any_entry_changed_since(
+        &mut self,
+        dir: Ino,
+        since: Stamp,
+        ignored: &dyn Fn(&Name) -> bool,
+    ) -> Result<Option<ChangedBy>>;
     fn blocks_changed_since(
         &mut self,
         ino: Ino,

@@ -58,12 +58,17 @@ struct CommitHow {
 impl CommitHow {
     /// Returns when the commit is as durable as `self` says. If it fails before the volume shows
     /// the changes, no changes were applied: the transaction is aborted, or stays open if it was to
-    /// be retained or committed in part.
-    fn commit(&self, transaction: &SharedTransaction, observer: &mut dyn CommitObserver) -> Result<()> {
+    /// be retained or committed in part. A commit in part may return a conflict of the other
+    /// changes.
+    fn commit(
+        &self,
+        transaction: &SharedTransaction,
+        observer: &mut dyn CommitObserver,
+    ) -> Result<Option<Error>> {
         match &self.only {
             Some(paths) => transaction.commit_only(paths, self.durability, observer),
-            None if self.retain => transaction.try_commit(self.durability, observer),
-            None => transaction.commit_with_observer(self.durability, observer),
+            None if self.retain => transaction.try_commit(self.durability, observer).map(|()| None),
+            None => transaction.commit_with_observer(self.durability, observer).map(|()| None),
         }
     }
 }
@@ -141,7 +146,7 @@ impl Server {
             tx.close();
             let result = tx.transaction.abort_only(&paths);
             server.resume(tx, result.is_ok());
-            result
+            result.map(|()| None)
         })
     }
 
@@ -152,7 +157,7 @@ impl Server {
         number: u32,
         channel: &Arc<Channel>,
         header: &InHeader,
-        action: impl FnOnce(&Arc<Server>, &Arc<TxView>) -> Result<()> + Send + 'static,
+        action: impl FnOnce(&Arc<Server>, &Arc<TxView>) -> Result<Option<Error>> + Send + 'static,
     ) -> Result<()> {
         let (channel, unique) = (channel.clone(), header.unique);
         let tx = self.transactions.take(number).ok_or(Errno::ENOENT)?;
@@ -168,7 +173,11 @@ impl Server {
                 server.transactions.note_end(number, tx.transaction.take_lost_attempt());
             }
             let errno = result.as_ref().err().map(Error::errno);
-            let reported = report(result.as_ref().err(), |error| server.sentence(error));
+            let mut reported = report(result.as_ref().err(), |error| server.sentence(error));
+            if let Ok(Some(left_out)) = &result {
+                reported = report(Some(left_out), |error| server.sentence(error));
+                reported.reason = Reason::None as u32;
+            }
             answer_by(reply, &channel, unique, errno, &reported);
         })
     }
@@ -250,7 +259,7 @@ impl Server {
         })
     }
 
-    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow, follow: bool) -> Result<()> {
+    fn commit(self: &Arc<Self>, tx: &Arc<TxView>, how: &CommitHow, follow: bool) -> Result<Option<Error>> {
         for ino in tx.refs.with_contents() {
             self.forget_contents(Node::View(tx.nr, ino));
         }

@@ -17,6 +17,16 @@ impl Commit<'_> {
         if !self.serializable {
             all.extend(PermissionBasis::of(self.whole, self.reads).inodes());
         }
+        if let Some(left_out) = &self.left_out {
+            if !self.serializable {
+                all.extend(PermissionBasis::of(self.overlay, self.reads).inodes());
+            }
+            all.extend(left_out.inodes().chain(left_out.names().map(|(dir, _)| *dir)));
+            all.extend(self.whole.nodes.iter().filter(|(_, node)| !node.born).map(|(ino, _)| *ino));
+            // These cannot be locked, and are known to be conflicts.
+            all.retain(|ino| !(left_out.has(*ino) && self.reads.offline.gone.contains(ino)));
+            all.retain(|ino| self.whole.nodes.get(ino).is_none_or(|node| !node.born));
+        }
         all.into_iter().collect()
     }
 

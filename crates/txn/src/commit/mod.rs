@@ -15,6 +15,9 @@
 //!    link deletes the inode; and the link count of an inode changes once, by the sum, so that it
 //!    never passes through 0.
 //!
+//! A partial commit leaves some items out of its validation (`partial`). It examines them under the
+//! same locks all the same: those that others have changed stay conflicts.
+//!
 //! Validation is enough for serializability: all that the transaction has read of the volume is
 //! unchanged, so a run at this moment would have done the same. Items that are not compared are
 //! merged instead. Sizes and link counts of directories, and link counts of files, change by a
@@ -25,6 +28,7 @@ pub(crate) mod changes;
 mod lock_set;
 pub(crate) mod observer;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -34,6 +38,8 @@ use xact_types::{FileBlock, Ino, Result};
 
 use crate::options::Durability;
 use crate::overlay::{Node, Overlay};
+use crate::partial::LeftOut;
+use crate::partial::pins::{Met, Pins};
 use crate::ranges::Ranges;
 use crate::validation::read_set::ReadSet;
 
@@ -49,6 +55,12 @@ pub(crate) struct Commit<'a> {
     pub serializable: bool,
     /// Attributes were read by a kernel, which reads more of them than programs do.
     pub mounted: bool,
+    /// Items that are conflicts since an earlier partial commit.
+    pub pins: &'a Pins,
+    /// What a partial commit leaves out; `None` for a commit of all changes.
+    pub left_out: Option<LeftOut>,
+    /// Conflicts with these items.
+    pub met: RefCell<Met>,
 }
 
 impl<'a> Commit<'a> {

@@ -75,10 +75,17 @@ impl ValidationOps for MemCommit<'_> {
         Ok(differs.then_some(ChangedBy(None)))
     }
 
-    fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
+    fn any_entry_changed_since(
+        &mut self,
+        dir: Ino,
+        since: Stamp,
+        ignored: &dyn Fn(&Name) -> bool,
+    ) -> Result<Option<ChangedBy>> {
         self.differs(dir, since, |node| {
             let mut names = node.names.clone();
-            names.retain(|name, _| dir != Ino::ROOT || name != PERSISTED_FOLDER.as_bytes());
+            names.retain(|name, _| {
+                !(dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()) && !ignored(name)
+            });
             names
         })
     }

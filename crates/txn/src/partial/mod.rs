@@ -12,9 +12,15 @@
 //!    folder and all names in it.
 //!
 //! A part that is still impossible, with folders moved into each other, is refused.
+//!
+//! `left_out` says what a partial commit validates. What it left out and others have changed stays a
+//! conflict (`pins`).
 
+mod left_out;
+pub(crate) mod pins;
 mod selection;
 mod split;
 
+pub(crate) use left_out::LeftOut;
 pub(crate) use selection::{Purpose, Selection};
 pub(crate) use split::Keep;

@@ -58,8 +58,9 @@ impl Overlay {
                 return true;
             }
             let changes_contents = node.file.is_changed(node.origin.size);
-            // An inode that the part has deleted has no remaining changes.
-            let Ok(now) = attr(ino) else { return false };
+            // An inode that the part has deleted has no remaining changes. One that others have
+            // deleted has them, and they are conflicts.
+            let Ok(now) = attr(ino) else { return !part.nodes.contains_key(&ino) };
             node.origin = now;
             if !changes_contents {
                 node.file = FileChange { size: now.size, ..FileChange::default() };

@@ -416,13 +416,24 @@ impl Body {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
+        // Absent in most, and in those of earlier versions.
+        if !self.reads.dropped.is_empty() {
+            self.reads.dropped.put(&mut out);
+        }
         out
     }
 
     /// Decodes a body from any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Body, Bad> {
         let mut from = Decoder(bytes);
-        let body = Body::get(&mut from)?;
+        let mut body = Body::get(&mut from)?;
+        if !from.0.is_empty() {
+            body.reads.dropped = Code::get(&mut from)?;
+            // An empty set is not stored.
+            if body.reads.dropped.is_empty() {
+                return Err(NO_VALUE);
+            }
+        }
         let there = |ino: &Ino| body.overlay.nodes.get(ino);
         let fits = |(ino, _): &(Ino, FileBlock)| {
             there(ino).is_some_and(|node| node.origin.kind == FileKind::Regular)

@@ -23,6 +23,8 @@ use crate::validation::read_set::ReadSet;
 pub(super) const UNKNOWN: u64 = 0;
 /// The value of an item that cannot be read, such as a name in a deleted folder.
 const NONE: u64 = 1;
+/// A value that was lost, and that no item has.
+pub(super) const LOST: u64 = 2;
 /// Set in all other values.
 const SOME: u64 = 1 << 63;
 /// Number of blocks that are read together.
@@ -32,7 +34,9 @@ const STEP_BLOCKS: u64 = 64;
 pub(super) enum Item<'a> {
     Inode(Ino),
     Name(Ino, &'a [u8]),
-    Listing(Ino),
+    /// The names of a folder other than those that the transaction changes, which are items of
+    /// their own, and those whose changes were dropped.
+    Listing(Ino, &'a Overlay, &'a ReadSet),
     /// These blocks of a file.
     Contents(Ino, Ranges),
     /// A file that the transaction truncates: its size and times.
@@ -57,7 +61,8 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: 
         }
         items.extend(node.file.base_end.map(|_| Item::Cut(*ino)));
     }
-    items.extend(reads.emptied.iter().map(|dir| Item::Listing(*dir)));
+    let listing = |dir: &Ino| Item::Listing(*dir, overlay, reads);
+    items.extend(reads.emptied.iter().map(listing));
     let looked = if serializable { Some(reads) } else { None };
     looked.unwrap_or(&nothing).inodes(&mut inodes);
     if !serializable {
@@ -67,10 +72,11 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: 
         items.extend(basis.lists.into_iter().map(|(ino, name)| Item::Xattr(ino, name)));
     }
     if let Some(reads) = looked {
+        let listing = |dir: &Ino| Item::Listing(*dir, overlay, reads);
         for (dir, names) in &reads.names {
             items.extend(names.iter().map(|name| Item::Name(*dir, name)));
         }
-        items.extend(reads.listings.iter().map(|dir| Item::Listing(*dir)));
+        items.extend(reads.listings.iter().map(listing));
         for (ino, blocks) in &reads.blocks {
             let all = contents.entry(*ino).or_default();
             blocks.iter().for_each(|range| all.insert(range));
@@ -110,10 +116,14 @@ fn read_value(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Res
                 sum.add(&[entry.kind.dirent_type()]);
             }
         }
-        Item::Listing(dir) => {
+        Item::Listing(dir, overlay, reads) => {
+            let node = overlay.nodes.get(dir);
             let mut all = BTreeSet::new();
             tree.list(*dir, 0, &mut |item| {
-                all.insert((item.name.to_vec(), item.ino.0, item.kind.dirent_type()));
+                let is_own = node.is_some_and(|node| node.names.get(item.name).is_some());
+                if !is_own && !reads.is_dropped(*dir, item.name) {
+                    all.insert((item.name.to_vec(), item.ino.0, item.kind.dirent_type()));
+                }
                 true
             })?;
             for (name, ino, kind) in all {
@@ -191,7 +201,7 @@ pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &m
         let _is_new = match item {
             Item::Inode(ino) => offline.gone.insert(*ino),
             Item::Name(dir, name) => offline.names.insert((*dir, name.to_vec())),
-            Item::Listing(dir) => offline.listings.insert(*dir),
+            Item::Listing(dir, ..) => offline.listings.insert(*dir),
             Item::Contents(ino, _) | Item::Cut(ino) => offline.contents.insert(*ino),
             Item::Xattr(ino, name) => offline.xattrs.insert((*ino, name.to_vec())),
             Item::Xattrs(ino) => offline.xattr_lists.insert(*ino),

@@ -170,6 +170,7 @@ impl<B: VersionedFs> Transaction<B> {
         inner.on_volume.as_ref()?;
         let scratch = Mutex::default();
         let tree = RefCell::new(TxTree::new(&*self.base, inner.stamp, Access::Shared(part), &scratch));
+        tree.borrow_mut().pins = Some(&inner.pins);
         let attr = |ino: Ino| part.still_has(tree.borrow_mut().attr(ino)?);
         let (mut overlay, mut reads) = (inner.overlay.clone(), reads.clone());
         overlay.absorb(selected, part, attr);

@@ -6,7 +6,7 @@ use xact_layout::checksum::crc32c;
 use xact_types::{Error, Result};
 
 use super::codec::{self, Body, Doom};
-use super::fingerprint::{self, UNKNOWN};
+use super::fingerprint::{self, LOST, UNKNOWN};
 use super::info::PersistedInfo;
 use crate::options::{Isolation, TxOptions};
 use crate::overlay::Overlay;
@@ -35,12 +35,17 @@ impl<B: VersionedFs> Transaction<B> {
         let scratch = Mutex::default();
         let access = Access::Shared(record.beside);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &scratch);
+        tree.pins = Some(&inner.pins);
         let items = fingerprint::items(record.overlay, record.reads, serializable);
         let too_old = self.base.check_stamp(inner.stamp).is_err();
         let values = items.iter().map(|item| match fingerprint::is_foreseen(item, record.beside) {
             // The values are lost with the view, and the commit is refused in any case.
             true if too_old => Ok(UNKNOWN),
-            true => fingerprint::value(item, &mut tree, block_size),
+            // An old view of a pinned item may have expired. The value then differs from every one.
+            true => match fingerprint::value(item, &mut tree, block_size) {
+                Err(Error::TooOld) => Ok(LOST),
+                value => value,
+            },
             false => Ok(UNKNOWN),
         });
         let fingerprint = values.collect::<Result<_>>()?;

@@ -15,6 +15,7 @@ use super::{OnVolume, find_folder, fingerprint, note_transaction};
 use crate::contention::{AbortHistory, ContentionManager};
 use crate::options::{Isolation, TxOptions, TxState};
 use crate::overlay::{Names, Overlay};
+use crate::partial::pins::Pins;
 use crate::savepoint::Savepoints;
 use crate::transaction::{Inner, Memory, Transaction};
 use crate::tx_tree::{Access, TxTree};
@@ -61,6 +62,8 @@ impl<B: VersionedFs> Transaction<B> {
             claim,
             on_volume: Some(on_volume),
             hold: Some(hold),
+            pins: Pins::default(),
+            older: Vec::new(),
         };
         Ok(Transaction {
             base: base.clone(),

@@ -8,6 +8,7 @@ mod large_transactions;
 mod memory_limits;
 mod old_views;
 mod partial_commits;
+mod partial_conflicts;
 mod permission;
 mod persisted;
 mod real_volumes;

@@ -1,5 +1,6 @@
 //! The calls that commit: they wait for claims, validate and apply, and wait for durability.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use parking_lot::RwLockReadGuard;
@@ -125,7 +126,9 @@ impl<B: VersionedFs> Transaction<B> {
     ) -> Commit<'a> {
         let TxOptions { id, isolation, mounted, .. } = self.options;
         let serializable = isolation == Isolation::Serializable || reads.is_coarse;
-        Commit { overlay, whole: &inner.overlay, reads, stamp: inner.stamp, id, serializable, mounted }
+        let (whole, stamp, pins) = (&inner.overlay, inner.stamp, &inner.pins);
+        let (left_out, met) = (None, RefCell::default());
+        Commit { overlay, whole, reads, stamp, id, serializable, mounted, pins, left_out, met }
     }
 
     /// Whether a commit would change the base.

@@ -61,7 +61,11 @@ impl<B: VersionedFs> Transaction<B> {
         let mut budget = self.budget();
         let found = by_path::all(&inner.overlay, &self.reads.lock().paths, &mut budget)?;
         let (nothing, reads) = (Overlay::default(), Mutex::default());
-        let side = |overlay| TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
+        let side = |overlay| {
+            let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
+            tree.pins = Some(&inner.pins);
+            tree
+        };
         by_file::of(found, who, &mut side(&nothing), &mut side(&inner.overlay), &mut budget)
     }
 
@@ -72,7 +76,9 @@ impl<B: VersionedFs> Transaction<B> {
         let nothing = Overlay::default();
         let overlay = if side == Side::Old { &nothing } else { &inner.overlay };
         let reads = Mutex::default();
-        action(&mut TxTree::new(&self.base, inner.stamp, Access::Shared(overlay), &reads))
+        let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(overlay), &reads);
+        tree.pins = Some(&inner.pins);
+        action(&mut tree)
     }
 
     /// Attributes of an inode on one side of a difference, without recording a read.

@@ -44,6 +44,7 @@ use xact_types::{Error, Ino, Result};
 use crate::contention::{AbortHistory, ContentionManager, LostAttempt, PriorityClaim};
 use crate::options::{TxOptions, TxState};
 use crate::overlay::Overlay;
+use crate::partial::pins::Pins;
 use crate::persisted::info::OnVolume;
 use crate::savepoint::Savepoints;
 use crate::tx_tree::{Access, TxTree};
@@ -91,6 +92,9 @@ pub(crate) struct Inner<B: VersionedFs> {
     pub on_volume: Option<OnVolume>,
     /// The view; only while the transaction is active.
     pub hold: Option<B::ReadView>,
+    /// Conflicts that partial commits have left out, and the older views that they are read in.
+    pub pins: Pins,
+    pub older: Vec<B::ReadView>,
 }
 
 impl<B: VersionedFs> Inner<B> {
@@ -143,6 +147,8 @@ impl<B: VersionedFs> Inner<B> {
         }
         self.savepoints.clear();
         self.hold = None;
+        self.pins = Pins::default();
+        self.older.clear();
         self.claim = None;
         self.state = state;
         self.assert_state();
@@ -174,6 +180,8 @@ impl<B: VersionedFs> Transaction<B> {
             claim,
             on_volume: None,
             hold: Some(hold),
+            pins: Pins::default(),
+            older: Vec::new(),
         };
         inner.assert_state();
         Transaction {
@@ -257,6 +265,7 @@ impl<B: VersionedFs> Transaction<B> {
         self.check_memory(&inner)?;
         let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads);
         tree.sees_persisted = self.is_note;
+        tree.pins = Some(&inner.pins);
         let result = action(&mut tree);
         self.charge_memory(&inner);
         inner.note_failure(&result);
@@ -291,6 +300,7 @@ impl<B: VersionedFs> Transaction<B> {
         let access = Access::Exclusive(&mut inner.overlay);
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
         tree.space = Some(&self.space);
+        tree.pins = Some(&inner.pins);
         (tree.has_savepoints, tree.sees_persisted) = (!inner.savepoints.is_empty(), self.is_note);
         let result = action(&mut tree);
         let (changed, touched) = (tree.changed, std::mem::take(&mut tree.touched));

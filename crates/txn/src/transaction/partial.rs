@@ -1,19 +1,22 @@
 //! Partial commits and aborts of changes selected by path; the transaction stays open.
 
-use xact_types::{Ino, Result};
+use xact_types::{Error, Ino, Result};
 
-use super::Transaction;
+use super::{Inner, Transaction};
+use crate::commit::Commit;
 use crate::commit::observer::CommitObserver;
 use crate::options::Durability;
-use crate::partial::{Keep, Purpose, Selection};
+use crate::partial::{Keep, LeftOut, Purpose, Selection};
 use xact_fs::{ValidationOps, VersionedFs};
 
 impl<B: VersionedFs> Transaction<B> {
     /// Commits the changes at and below `paths`, with the changes that they need: new folders
     /// above, and both ends of a rename. The transaction continues with the other changes, and then
-    /// has a view of the volume as of this commit. All of its reads are validated, because any of
-    /// them may have led to these changes. A refused commit changes nothing, and the transaction
-    /// continues.
+    /// has a view of the volume as of this commit. Its reads are validated, because any of them may
+    /// have led to these changes, except for reads of files whose changes were not chosen
+    /// ([`LeftOut`]). If others have changed such a file, its changes remain a conflict until they
+    /// are dropped, and this returns the first such conflict. A refused commit changes nothing, and
+    /// the transaction continues.
     ///
     /// `Usage` if nothing at or below one of the paths was changed, or the part is impossible
     /// without the other changes.
@@ -22,9 +25,10 @@ impl<B: VersionedFs> Transaction<B> {
         paths: &[impl AsRef<[u8]>],
         durability: Durability,
         observer: &mut dyn CommitObserver,
-    ) -> Result<()> {
+    ) -> Result<Option<Error>> {
         let admitted = self.wait_for_claims();
-        let mut inner = self.inner.write();
+        let mut guard = self.inner.write();
+        let inner = &mut *guard;
         inner.check_not_doomed(&self.space)?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
@@ -32,52 +36,87 @@ impl<B: VersionedFs> Transaction<B> {
             Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, &mut self.budget())?;
         let part = inner.overlay.part(&selected, Keep::Selected);
         part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
-        let rest = self.rest_after(&inner, &selected, &part, &reads);
-        let note = self.note_of_commit(&inner, rest)?;
-        let commit = self.as_commit(&inner, &part, &reads);
+        let rest = self.rest_after(inner, &selected, &part, &reads);
+        let note = self.note_of_commit(inner, rest)?;
+        let left_out = Some(LeftOut::of(&part, &inner.overlay, &reads.paths));
+        let commit = Commit { left_out, ..self.as_commit(inner, &part, &reads) };
         let mut hold = None;
         let opens = |tree: &mut B::Operation<'_>| hold = Some(tree.open_view_after(&self.base));
-        let commit = self.apply_with(&commit, note.as_ref(), durability, observer, opens)?;
+        let applied = self.apply_with(&commit, note.as_ref(), durability, observer, opens)?;
+        let met = commit.met.into_inner();
         let hold = hold.expect("opened with the commit");
         let stamp = B::stamp(&hold);
-        let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, stamp)?);
+        let left_conflict = met.first();
+        // Some were only listed. They are checked from now on.
+        met.names.keys().for_each(|(dir, name)| reads.name(*dir, name));
+        inner.pins.add(met, inner.stamp);
+        let pins = &inner.pins;
+        let at = |ino: Ino| pins.stamp_of(ino).unwrap_or(stamp);
+        let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, at(ino))?);
         inner.overlay.absorb(&selected, &part, attr);
         for (ino, _) in part.nodes.iter().filter(|(_, node)| node.born) {
             if inner.overlay.nodes.get(ino).is_none_or(|node| !node.born) {
                 self.base.adopted_inode(&self.space, *ino);
             }
         }
-        reads.rebase(attr, |dir| self.base.parent_at(dir, stamp));
+        reads.rebase(attr, |dir| self.base.parent_at(dir, at(dir)));
         drop(reads);
         inner.overlay.recount();
-        (inner.stamp, inner.hold) = (stamp, Some(hold));
+        let before = inner.hold.replace(hold).expect("an active transaction has a view");
+        inner.stamp = stamp;
+        if left_conflict.is_some() {
+            inner.older.push(before);
+        } else {
+            drop(before);
+        }
         if let Some(info) = inner.on_volume.as_ref().map(|persisted| persisted.info.clone()) {
             // Store the actual state. After an error, the record has the predicted one.
-            let _ = self.write_record(&mut inner, info);
+            let _ = self.write_record(inner, info);
         }
-        drop(inner);
+        drop(guard);
         drop(admitted);
-        self.finish(commit, durability)
+        self.finish(applied, durability)?;
+        Ok(left_conflict)
     }
 
     /// Discards the changes at and below `paths`, with the changes that depend on them: the
     /// deletion of a folder in which a name is restored, and both ends of a rename. The other
-    /// changes stay open. `Usage`: see [`Transaction::commit_only`].
+    /// changes stay open. What was read of the files whose changes are dropped does not count any
+    /// longer, unless other changes concern the same inodes. `Usage`: see
+    /// [`Transaction::commit_only`].
     pub fn abort_only(&self, paths: &[impl AsRef<[u8]>]) -> Result<()> {
-        let mut inner = self.inner.write();
+        let mut guard = self.inner.write();
+        let inner = &mut *guard;
         inner.check_divisible()?;
-        let reads = self.reads.lock();
+        let mut reads = self.reads.lock();
         let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Drop, &mut self.budget())?;
         let rest = inner.overlay.part(&selected, Keep::Others);
         rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        let dropped = LeftOut::of(&rest, &inner.overlay, &reads.paths);
+        let before = (reads.clone(), inner.pins.clone(), std::mem::replace(&mut inner.overlay, rest));
+        for ino in dropped.inodes() {
+            reads.drop_inode(ino);
+            inner.pins.remove(ino);
+        }
+        for at in dropped.names() {
+            reads.drop_name(at.0, &at.1);
+            inner.pins.remove_name(at);
+        }
+        // The places of folders matter for moved ones.
+        if !inner.overlay.nodes.values().any(|node| node.parent.is_some() && !node.born) {
+            reads.parents.clear();
+        }
+        reads.recount();
         drop(reads);
-        let before = std::mem::replace(&mut inner.overlay, rest);
-        if let Some(info) = inner.on_volume.as_ref().map(|persisted| persisted.info.clone()) {
-            let recorded = self.write_record(&mut inner, info);
-            if recorded.is_err() {
-                inner.overlay = before;
-                return recorded;
+        let before = match self.record_drop(inner) {
+            Ok(()) => before.2,
+            Err(error) => {
+                (*self.reads.lock(), inner.pins, inner.overlay) = before;
+                return Err(error);
             }
+        };
+        if inner.pins.is_empty() {
+            inner.older.clear();
         }
         for (ino, _) in before.nodes.iter().filter(|(_, node)| node.born) {
             if !inner.overlay.nodes.contains_key(ino) {
@@ -85,5 +124,10 @@ impl<B: VersionedFs> Transaction<B> {
             }
         }
         Ok(())
+    }
+
+    fn record_drop(&self, inner: &mut Inner<B>) -> Result<()> {
+        let info = inner.on_volume.as_ref().map(|persisted| persisted.info.clone());
+        info.map_or(Ok(()), |info| self.write_record(inner, info))
     }
 }

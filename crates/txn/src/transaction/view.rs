@@ -79,6 +79,7 @@ impl<B: VersionedFs> View for Transaction<B> {
         }
         // The base's inodes stay readable as long as the view is open.
         let mut tree = TxTree::new(&*self.base, inner.stamp, Access::Shared(&inner.overlay), &self.reads);
+        tree.pins = Some(&inner.pins);
         let result = tree.attr(ino).map(drop);
         inner.note_failure(&result);
         result

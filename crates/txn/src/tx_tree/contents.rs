@@ -39,7 +39,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
                 return Ok(None);
             }
         }
-        let Some(mut block) = self.base.read_block_at(ino, at, self.stamp)? else { return Ok(None) };
+        let Some(mut block) = self.base.read_block_at(ino, at, self.stamp_of(ino))? else { return Ok(None) };
         // Bytes past the end of the base's file are undefined, and the view may have made the file
         // longer.
         let start = u64::from(at.0) * self.block_bytes();
@@ -56,20 +56,21 @@ impl<B: VersionedFs> TxTree<'_, B> {
         if self.is_born(ino) || blocks.is_empty() {
             return Ok(());
         }
-        let mut changed = self.base.blocks_changed_since(ino, blocks.clone(), self.stamp)?;
+        let stamp = self.stamp_of(ino);
+        let mut changed = self.base.blocks_changed_since(ino, blocks.clone(), stamp)?;
         if changed.is_none()
             && let Some(node) = self.node(ino)
         {
             let mut reads = self.reads.lock();
             let compared = reads.compared.entry(ino).or_default();
-            let after = self.stamp.max(*compared);
+            let after = stamp.max(*compared);
             let file = &node.file;
             let is_own = |changed: Range<FileBlock>| {
                 let is_cut = file.base_end.is_some_and(|end| end < changed.end);
                 is_cut || file.blocks.range(changed).next().is_some()
             };
             (changed, *compared) =
-                self.base.find_changed_block(ino, self.stamp, after, &mut |changed| is_own(changed))?;
+                self.base.find_changed_block(ino, stamp, after, &mut |changed| is_own(changed))?;
         }
         let Some(by) = changed else { return Ok(()) };
         let mut reads = self.reads.lock();
@@ -98,7 +99,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
     fn base_size(&self, ino: Ino) -> Result<u64> {
         match self.node(ino) {
             Some(node) => Ok(node.origin.size),
-            None => Ok(self.base.attr_at(ino, self.stamp)?.size),
+            None => Ok(self.base.attr_at(ino, self.stamp_of(ino))?.size),
         }
     }
 
@@ -372,9 +373,11 @@ impl<B: VersionedFs> TxTree<'_, B> {
         if end.is_some_and(|end| at >= end) {
             return Ok((false, u64::MAX));
         }
-        let data = self.base.seek_at(ino, at, SeekTo::Data, self.stamp)?;
+        let data = self.base.seek_at(ino, at, SeekTo::Data, self.stamp_of(ino))?;
         let (is_data, run_end) = match data {
-            Some(found) if found == at => (true, self.base.seek_at(ino, at, SeekTo::Hole, self.stamp)?),
+            Some(found) if found == at => {
+                (true, self.base.seek_at(ino, at, SeekTo::Hole, self.stamp_of(ino))?)
+            }
             later => (false, later),
         };
         let run_end = run_end.map_or(u64::MAX, |end| u64::from(end.0));

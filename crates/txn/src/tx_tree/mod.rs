@@ -12,6 +12,7 @@ use xact_fs::{
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
+use crate::partial::pins::Pins;
 use crate::validation::read_set::ReadSet;
 
 /// The overlay, for reading or for changes.
@@ -27,6 +28,8 @@ pub(crate) struct TxTree<'a, B: VersionedFs> {
     pub stamp: Stamp,
     pub overlay: Access<'a>,
     pub reads: &'a Mutex<ReadSet>,
+    /// Items that are read as of an older view.
+    pub pins: Option<&'a Pins>,
     /// Whether this operation has changed the overlay.
     pub changed: bool,
     /// Nodes that the operation may have changed, with the bytes that each used before.
@@ -51,11 +54,21 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
             stamp,
             overlay,
             reads,
+            pins: None,
             changed: false,
             touched: Vec::new(),
             has_savepoints: false,
             sees_persisted: false,
         }
+    }
+
+    /// The view as of which an inode is read.
+    fn stamp_of(&self, ino: Ino) -> Stamp {
+        self.pins.and_then(|pins| pins.stamp_of(ino)).unwrap_or(self.stamp)
+    }
+
+    fn stamp_of_name(&self, dir: Ino, name: &Name) -> Stamp {
+        self.pins.and_then(|pins| pins.stamp_of_name(dir, name)).unwrap_or(self.stamp)
     }
 
     fn held(&self) -> &'a B::Space {
@@ -88,7 +101,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
     pub(crate) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
         self.touch(ino);
         if self.node(ino).is_none() {
-            let origin = self.base.attr_at(ino, self.stamp)?;
+            let origin = self.base.attr_at(ino, self.stamp_of(ino))?;
             self.overlay_mut().nodes.insert(ino, Node::new(origin, false));
         }
         self.changed = true;
@@ -129,7 +142,11 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
 
     /// The base's entry of a name as of the stamp.
     fn base_entry(&self, dir: Ino, name: &Name) -> Result<Option<Entry>> {
-        if self.is_born(dir) { Ok(None) } else { self.base.entry_at(dir, name, self.stamp) }
+        if self.is_born(dir) {
+            Ok(None)
+        } else {
+            self.base.entry_at(dir, name, self.stamp_of_name(dir, name))
+        }
     }
 
     fn hides(&self, dir: Ino, name: &Name) -> bool {
@@ -153,7 +170,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
     fn attr(&mut self, ino: Ino) -> Result<Attr> {
         match self.node(ino) {
             Some(node) => Ok(node.attr(self.base.link_max(), self.base.block_size())),
-            None => self.base.attr_at(ino, self.stamp),
+            None => self.base.attr_at(ino, self.stamp_of(ino)),
         }
     }
 
@@ -168,7 +185,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         }
         let origin = match self.node(ino) {
             Some(node) => Ok(node.origin),
-            None => self.base.attr_at(ino, self.stamp),
+            None => self.base.attr_at(ino, self.stamp_of(ino)),
         };
         // Operations use inodes that they have just read, so this one exists.
         if let Ok(origin) = origin {
@@ -270,7 +287,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
                 return Ok(None);
             }
         }
-        let entry = self.base.entry_at(dir, name, self.stamp)?;
+        let entry = self.base.entry_at(dir, name, self.stamp_of_name(dir, name))?;
         let mut reads = self.reads.lock();
         reads.name(dir, name);
         if let Some(entry) = entry {
@@ -304,7 +321,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
             return Ok(true);
         }
         let mut left = None;
-        self.base.list_at(dir, 0, self.stamp, &mut |item| {
+        self.base.list_at(dir, 0, self.stamp_of(dir), &mut |item| {
             let removed = node.is_some_and(|node| node.names.get(item.name).is_some());
             if !removed {
                 left = Some(item.name.to_vec());
@@ -326,7 +343,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         if let Some(parent) = self.node(dir).and_then(|node| node.parent) {
             return Ok(parent);
         }
-        let parent = self.base.parent_at(dir, self.stamp)?;
+        let parent = self.base.parent_at(dir, self.stamp_of(dir))?;
         self.reads.lock().parents.insert(dir, parent);
         Ok(parent)
     }
@@ -342,11 +359,11 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         let node = self.node(dir);
         let mut stopped = false;
         if !node.is_some_and(|node| node.born) {
-            self.reads.lock().listings.insert(dir);
+            self.reads.lock().listing(dir);
             if cookie < ADDED_COOKIES {
                 // A kernel may use a name from this listing without a look-up.
                 let mut listed = Vec::new();
-                self.base.list_at(dir, cookie, self.stamp, &mut |item| {
+                self.base.list_at(dir, cookie, self.stamp_of(dir), &mut |item| {
                     if self.hides(dir, item.name) {
                         return true;
                     }
@@ -383,7 +400,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         match self.node(ino).and_then(|node| node.target.clone()) {
             Some(target) => Ok(target),
             // A target never changes, so there is nothing to record.
-            None => self.base.read_link_at(ino, self.stamp),
+            None => self.base.read_link_at(ino, self.stamp_of(ino)),
         }
     }
 
@@ -436,7 +453,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
                 return Ok(None);
             }
         }
-        let value = self.base.xattr_at(ino, name, self.stamp)?;
+        let value = self.base.xattr_at(ino, name, self.stamp_of(ino))?;
         self.reads.lock().xattr(ino, name);
         Ok(value)
     }
@@ -444,7 +461,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
     fn list_xattrs(&mut self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         let mut names = Vec::new();
         if !self.is_born(ino) {
-            names = self.base.list_xattrs_at(ino, self.stamp)?;
+            names = self.base.list_xattrs_at(ino, self.stamp_of(ino))?;
             self.reads.lock().xattr_lists.insert(ino);
         }
         if let Some(node) = self.node(ino) {

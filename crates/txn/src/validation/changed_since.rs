@@ -55,7 +55,12 @@ impl Commit<'_> {
         if self.reads.offline.listings.contains(&dir) {
             return Ok(Some(ChangedBy(None)));
         }
-        tree.any_entry_changed_since(dir, self.stamp)
+        // A change of a name that is left out is a conflict of that name alone.
+        let ignored = |name: &[u8]| {
+            self.reads.is_dropped(dir, name)
+                || self.left_out.as_ref().is_some_and(|left_out| left_out.has_name(dir, name))
+        };
+        tree.any_entry_changed_since(dir, self.stamp, &ignored)
     }
 
     pub(super) fn xattr_changed<T: CommitOps>(

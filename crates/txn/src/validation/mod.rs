@@ -11,12 +11,14 @@ pub(crate) mod paths;
 pub(crate) mod permission;
 pub(crate) mod read_set;
 
-use xact_fs::{AttrSet, CommitOps, FileKind};
+use xact_fs::{AttrSet, ChangedBy, CommitOps, FileKind};
 use xact_layout::inode::flag;
-use xact_types::{AccessCheck, FileBlock, Ino, Result};
+use xact_types::{AccessCheck, Error, FileBlock, Ino, Result};
 
 use crate::commit::{Commit, file_blocks};
 use crate::overlay::Node;
+use crate::partial::LeftOut;
+use crate::partial::pins::Met;
 use permission::PermissionBasis;
 
 /// Flags that forbid changes to all users.
@@ -26,19 +28,85 @@ fn guard_flags(flags: u32) -> u32 {
 
 impl Commit<'_> {
     pub(crate) fn validate<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
+        // Validation may run several times.
+        *self.met.borrow_mut() = Met::default();
         tree.check_view(self.stamp)?;
         for (ino, node) in self.changed() {
             self.validate_write(tree, ino, node)?;
         }
+        if self.left_out.is_some() {
+            self.examine_left_out(tree)?;
+        }
         self.validate_shape(tree)?;
         if self.serializable { self.validate_reads(tree) } else { self.validate_permission(tree) }
+    }
+
+    /// Finds the conflicts of the changes that a partial commit leaves out: they must stay conflicts
+    /// when the transaction continues with a new view.
+    fn examine_left_out<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
+        let others = self.whole.nodes.iter().filter(|(_, node)| !node.born && node.is_changed());
+        others.into_iter().try_for_each(|(ino, node)| self.validate_write(tree, *ino, node))?;
+        let names = self.left_out.iter().flat_map(LeftOut::names);
+        names.into_iter().try_for_each(|(dir, name)| match self.whole.nodes.get(dir) {
+            Some(node) if node.born => Ok(()),
+            _ => self.validate_name(tree, *dir, name),
+        })
+    }
+
+    /// Passes over a conflict with an inode that is left out, and records it.
+    fn unless_left_out(&self, ino: Ino, checked: Result<()>) -> Result<()> {
+        match (&self.left_out, checked) {
+            (Some(left_out), Err(conflict @ Error::Conflict { .. })) if left_out.has(ino) => {
+                self.met.borrow_mut().inodes.entry(ino).or_insert(conflict);
+                Ok(())
+            }
+            (_, checked) => checked,
+        }
+    }
+
+    /// As `unless_left_out`, for a name.
+    fn unless_name_left_out(&self, dir: Ino, name: &[u8], checked: Result<()>) -> Result<()> {
+        match (&self.left_out, checked) {
+            (Some(left_out), Err(conflict @ Error::Conflict { .. })) if left_out.has_name(dir, name) => {
+                self.met.borrow_mut().names.entry((dir, name.to_vec())).or_insert(conflict);
+                Ok(())
+            }
+            (_, checked) => checked,
+        }
+    }
+
+    /// Validates that others have not changed a name.
+    fn validate_name<T: CommitOps>(&self, tree: &mut T, dir: Ino, name: &[u8]) -> Result<()> {
+        let pinned = self.check_not_gone(dir).and_then(|()| self.pins.check_name(dir, name));
+        let checked = match pinned.and_then(|()| self.name_changed(tree, dir, name)) {
+            Ok(None) => Ok(()),
+            Ok(Some(by)) => self.conflict_name(dir, name, by),
+            Err(error) => Err(error),
+        };
+        self.unless_name_left_out(dir, name, checked)
+    }
+
+    /// Validates an item of an inode.
+    fn validate_item(&self, ino: Ino, check: impl FnOnce() -> Result<()>) -> Result<()> {
+        let checked = self.pins.check(ino).and_then(|()| self.check_not_gone(ino)).and_then(|()| check());
+        self.unless_left_out(ino, checked)
+    }
+
+    /// A conflict if the inode was deleted while the volume was not mounted. It cannot be locked.
+    fn check_not_gone(&self, ino: Ino) -> Result<()> {
+        match self.reads.offline.gone.contains(&ino) {
+            true => self.conflict(ino, "it was deleted concurrently", ChangedBy(None)),
+            false => Ok(()),
+        }
     }
 
     /// Validates the basis of the permission to make the changes (see [`permission`]). The front
     /// end checks permission bits, so they are compared only if there is one.
     fn validate_permission<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         const PERMISSION: AttrSet = AttrSet::MODE.with(AttrSet::OWNER);
-        let basis = PermissionBasis::of(self.whole, self.reads);
+        // The changes that are left out are not made.
+        let changes = if self.left_out.is_some() { self.overlay } else { self.whole };
+        let basis = PermissionBasis::of(changes, self.reads);
         for (&ino, was) in &basis.changed {
             let now = self.check_exists(tree, ino, was)?;
             if guard_flags(was.flags) != guard_flags(now.flags) && AccessCheck::CommitFlags.is_made() {
@@ -77,10 +145,12 @@ impl Commit<'_> {
     fn validate_write<T: CommitOps>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
         // Names first: after a race for a name, the conflict should report the name.
         for (name, _) in node.names.iter() {
-            if let Some(by) = self.name_changed(tree, ino, name)? {
-                return self.conflict_name(ino, name, by);
-            }
+            self.validate_name(tree, ino, name)?;
         }
+        self.validate_item(ino, || self.validate_inode(tree, ino, node))
+    }
+
+    fn validate_inode<T: CommitOps>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
         let was = &node.origin;
         let now = self.check_exists(tree, ino, was)?;
         let mut written = AttrSet::NONE;
@@ -125,9 +195,10 @@ impl Commit<'_> {
     /// and no directory above a moved one has moved.
     fn validate_shape<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         for &dir in &self.reads.emptied {
-            if let Some(by) = self.listing_changed(tree, dir)? {
-                return self.conflict(dir, "names in it were changed concurrently", by);
-            }
+            self.validate_item(dir, || match self.listing_changed(tree, dir)? {
+                Some(by) => self.conflict(dir, "names in it were changed concurrently", by),
+                None => Ok(()),
+            })?;
         }
         for (&dir, &was) in &self.reads.parents {
             if !tree.exists(dir)? || tree.parent(dir)? != was {
@@ -151,42 +222,49 @@ impl Commit<'_> {
         let reads = self.reads;
         for (&dir, names) in &reads.names {
             for name in names {
-                if let Some(by) = self.name_changed(tree, dir, name)? {
-                    return self.conflict_name(dir, name, by);
-                }
+                self.validate_name(tree, dir, name)?;
             }
         }
         for &dir in &reads.listings {
-            if let Some(by) = self.listing_changed(tree, dir)? {
-                return self.conflict(dir, "it was listed, and names in it were changed concurrently", by);
-            }
+            const WHY: &str = "it was listed, and names in it were changed concurrently";
+            self.validate_item(dir, || match self.listing_changed(tree, dir)? {
+                Some(by) => self.conflict(dir, WHY, by),
+                None => Ok(()),
+            })?;
         }
         for (&ino, (attrs, was)) in &reads.attrs {
-            let now = self.check_exists(tree, ino, was)?;
-            let attrs = if self.kernel_stat_only(ino) { attrs.without(AttrSet::MTIME) } else { *attrs };
-            self.compare(tree, ino, attrs, was, &now)?;
+            self.validate_item(ino, || {
+                let now = self.check_exists(tree, ino, was)?;
+                let attrs = if self.kernel_stat_only(ino) { attrs.without(AttrSet::MTIME) } else { *attrs };
+                self.compare(tree, ino, attrs, was, &now)
+            })?;
         }
         for (&ino, &size) in &reads.min_sizes {
-            if !tree.exists(ino)? || tree.attr(ino)?.size < size {
-                return self.attr_conflict(tree, ino, "it was truncated concurrently");
-            }
+            self.validate_item(ino, || match !tree.exists(ino)? || tree.attr(ino)?.size < size {
+                true => self.attr_conflict(tree, ino, "it was truncated concurrently"),
+                false => Ok(()),
+            })?;
         }
         for (&ino, blocks) in &reads.blocks {
-            for range in blocks.iter() {
-                self.blocks_unchanged(tree, ino, file_blocks(range))?;
-            }
+            self.validate_item(ino, || {
+                blocks.iter().try_for_each(|range| self.blocks_unchanged(tree, ino, file_blocks(range)))
+            })?;
         }
         for (&ino, names) in &reads.xattrs {
-            for name in names {
-                if let Some(by) = self.xattr_changed(tree, ino, name)? {
-                    return self.conflict(ino, "an extended attribute was changed concurrently", by);
+            self.validate_item(ino, || {
+                for name in names {
+                    if let Some(by) = self.xattr_changed(tree, ino, name)? {
+                        return self.conflict(ino, "an extended attribute was changed concurrently", by);
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
         for &ino in &reads.xattr_lists {
-            if let Some(by) = self.xattrs_changed(tree, ino)? {
-                return self.conflict(ino, "its extended attributes were changed concurrently", by);
-            }
+            self.validate_item(ino, || match self.xattrs_changed(tree, ino)? {
+                Some(by) => self.conflict(ino, "its extended attributes were changed concurrently", by),
+                None => Ok(()),
+            })?;
         }
         Ok(())
     }

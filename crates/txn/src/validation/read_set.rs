@@ -9,7 +9,7 @@ use std::ops::Range;
 use xact_fs::{Attr, AttrSet, Stamp};
 use xact_types::{Ino, Result};
 
-use super::offline_changes::OfflineChanges;
+use super::offline_changes::{OfflineChanges, has_name};
 use super::paths::{NAME_BYTES, Paths};
 use crate::ranges::Ranges;
 
@@ -37,6 +37,9 @@ pub(crate) struct ReadSet {
     pub compared: HashMap<Ino, Stamp>,
     /// The names by which inodes were last found, for paths in messages.
     pub paths: Paths,
+    /// Names whose changes were dropped. Changes of them by others do not count for listings of
+    /// their folders that were made before.
+    pub dropped: BTreeSet<(Ino, Vec<u8>)>,
     /// Changes found when the transaction was reopened (see `persisted`).
     pub offline: OfflineChanges,
     /// Memory of `names` and `xattrs` in bytes, and the number of ranges in `blocks`.
@@ -182,6 +185,51 @@ impl ReadSet {
         };
         self.name_bytes = bytes(&self.names) + bytes(&self.xattrs);
         self.block_ranges = self.blocks.values().map(Ranges::len).sum();
+    }
+
+    /// Records a listing of a folder.
+    pub fn listing(&mut self, dir: Ino) {
+        self.listings.insert(dir);
+        // It has shown the names as they were, so changes of any of them count from now on.
+        if has_any(&self.dropped, dir) {
+            self.dropped.retain(|(of, _)| *of != dir);
+        }
+    }
+
+    pub fn is_dropped(&self, dir: Ino, name: &[u8]) -> bool {
+        has_name(&self.dropped, dir, name)
+    }
+
+    /// Forgets what was read of a name whose change is dropped.
+    pub fn drop_name(&mut self, dir: Ino, name: &[u8]) {
+        if let Some(names) = self.names.get_mut(&dir) {
+            names.remove(name);
+            if names.is_empty() {
+                self.names.remove(&dir);
+            }
+        }
+        let at = (dir, name.to_vec());
+        self.offline.names.remove(&at);
+        self.dropped.insert(at);
+    }
+
+    /// Forgets what was read of an inode whose changes are dropped.
+    pub fn drop_inode(&mut self, ino: Ino) {
+        self.attrs.remove(&ino);
+        self.min_sizes.remove(&ino);
+        self.blocks.remove(&ino);
+        self.listings.remove(&ino);
+        self.emptied.remove(&ino);
+        self.xattrs.remove(&ino);
+        self.xattr_lists.remove(&ino);
+        self.compared.remove(&ino);
+        self.offline.contents.remove(&ino);
+        self.offline.listings.remove(&ino);
+        self.offline.xattr_lists.remove(&ino);
+        self.offline.xattrs.retain(|(of, _)| *of != ino);
+        if let Some((dir, name)) = self.paths.place(ino).map(|(dir, name)| (dir, name.to_vec())) {
+            self.drop_name(dir, &name);
+        }
     }
 
     pub fn min_size(&mut self, ino: Ino, size: u64) {

@@ -25,8 +25,13 @@ impl ValidationOps for Operation<'_> {
     }
 
     /// The folder of persisted transactions does not count.
-    fn any_entry_changed_since(&mut self, dir: Ino, since: Stamp) -> Result<Option<ChangedBy>> {
-        let ignored = (dir == Ino::ROOT).then_some(PERSISTED_FOLDER.as_bytes());
+    fn any_entry_changed_since(
+        &mut self,
+        dir: Ino,
+        since: Stamp,
+        ignored: &dyn Fn(&Name) -> bool,
+    ) -> Result<Option<ChangedBy>> {
+        let ignored = |name: &Name| dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes() || ignored(name);
         self.changed_since(dir, |versions| versions.any_name_changed_since(since, ignored))
     }
 

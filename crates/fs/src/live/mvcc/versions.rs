@@ -406,9 +406,13 @@ impl Versions {
         author(self.names.get(name).and_then(|chain| chain.changed_since(stamp)))
     }
 
-    /// Any name other than `ignored`.
-    pub fn any_name_changed_since(&self, stamp: Stamp, ignored: Option<&[u8]>) -> Option<ChangedBy> {
-        let counts = self.names.iter().filter(|(name, _)| ignored != Some(&name[..]));
+    /// Any name that is not `ignored`.
+    pub fn any_name_changed_since(
+        &self,
+        stamp: Stamp,
+        ignored: impl Fn(&[u8]) -> bool,
+    ) -> Option<ChangedBy> {
+        let counts = self.names.iter().filter(|(name, _)| !ignored(name));
         author(counts.filter_map(|(_, chain)| chain.changed_since(stamp)).max_by_key(|(stamp, _)| *stamp))
     }
 
