@@ -22,9 +22,13 @@
 //!
 //! A worker in a section waits for the kernel's lock of the written pages. A READ that another
 //! worker answers may hold that lock, and [`SECTIONS_MAX`] keeps enough workers free for this. The
-//! write itself holds no lock on a page that it fills (`fuse_fill_write_pages`), hence whole pages
-//! only. Should a kernel hold one nevertheless, the check once a second answers the write, which
-//! releases it.
+//! write itself holds no lock on a page that it fills, or whose contents the kernel has
+//! (`fuse_fill_write_pages`). A page whose contents it has not, and into which only a part is
+//! written, is locked until the answer. No process reads that page from the cache, so it need not be
+//! forgotten ([`AbsentPages`](crate::ioctl::absent_pages::AbsentPages)). It is always the last page
+//! of a request. If it is not known whether the kernel has it (it may have dropped it when memory
+//! was short), the worker tries to make the kernel forget it, and the reaper answers the write after
+//! [`LOCKED_WAIT`], which releases the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,6 +41,7 @@ use xact_fs::{Caller, View, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
 use crate::commit::publish::Publisher;
+use crate::ioctl::absent_pages::PAGE;
 use crate::ioctl::answer::answer;
 use crate::ioctl::answer::put;
 use crate::ioctl::sections::{Pending, SECTIONS_MAX, SECTIONS_OF_USER, Section, stored};
@@ -58,10 +63,10 @@ pub const GET_FEATURES: u32 = 0x8004_f50c;
 /// `F2FS_FEATURE_ATOMIC_WRITE`
 const FEATURE_ATOMIC_WRITE: u32 = 4;
 
-/// Sections take whole pages of the kernel's cache, in bytes.
-const PAGE: u64 = 4096;
 /// Interval of the check for abandoned sections while any exist.
 const LOOK: Duration = Duration::from_secs(1);
+/// Wait for a page that the write itself may have locked.
+const LOCKED_WAIT: Duration = Duration::from_millis(20);
 
 /// Whether the ioctl is one of these.
 pub(crate) fn is_atomic_command(command: u32) -> bool {
@@ -219,7 +224,7 @@ impl Server {
     }
 
     fn write_in(
-        &self,
+        self: &Arc<Self>,
         section: &Section,
         channel: &Arc<Channel>,
         header: &InHeader,
@@ -229,22 +234,36 @@ impl Server {
     ) -> Result<Outcome> {
         let (offset, len) = (args.offset, data.len() as u64);
         let appended = args.flags & libc::O_APPEND as u32 != 0;
-        if offset % PAGE != 0 || len % PAGE != 0 || appended {
+        if len == 0 || appended {
             return Err(Errno::EINVAL.into());
         }
         let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0) };
         section.transaction.write(ino, offset, data, how)?;
-        section.ranges.lock().push((offset, len));
+        // Whole pages, since the kernel forgets whole pages.
+        let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));
+        section.ranges.lock().push((start, end - start));
+        let last = end - PAGE;
+        let is_partial = offset > last || offset + len < end;
+        let is_locked = is_partial && self.sections.absent.has(ino, last / PAGE);
+        // The last page is locked if the kernel does not have its contents.
+        let end = if is_locked { last } else { end };
+        let may_wait = is_partial && !is_locked;
         let pending = Arc::new(Pending {
             channel: channel.clone(),
             unique: header.unique,
             len: len as u32,
-            since: Instant::now(),
+            until: Instant::now() + if may_wait { LOCKED_WAIT } else { LOOK },
             answered: AtomicBool::new(false),
         });
         *section.pending.lock() = Some(pending.clone());
-        self.forget_range(ino, offset, len);
+        if may_wait {
+            self.reaper.wake(self);
+        }
+        if end > start {
+            self.sections.absent.add(ino, start, end - start);
+            self.forget_range(ino, start, end - start);
+        }
         *section.pending.lock() = None;
         pending.answer();
         Ok(Outcome::Later)
@@ -259,20 +278,23 @@ impl Server {
     /// Aborts the sections of dead processes and answers the writes that have waited for too long.
     /// Returns when to look again.
     pub(crate) fn check_section_owners(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut next = now + LOOK;
         for (ino, section) in self.sections.all() {
             if section.owner.is_dead() && self.sections.remove(ino, &section) {
                 self.abort_section(ino, &section);
             }
-            let pending = section.pending.lock().clone();
-            if let Some(pending) = pending.filter(|pending| pending.since.elapsed() > LOOK) {
-                pending.answer();
+            match section.pending.lock().clone() {
+                Some(pending) if pending.until <= now => pending.answer(),
+                Some(pending) => next = next.min(pending.until),
+                None => {}
             }
         }
         let any = self.sections.any();
         self.sections.watched.store(any, Ordering::Release);
         // A section that began in between has seen that the reaper already looks.
         let any = any || self.sections.any();
-        any.then(|| Instant::now() + LOOK)
+        any.then_some(next)
     }
 
     pub(crate) fn abort_sections(&self) {

@@ -1,5 +1,6 @@
 //! Requests by ioctl: transactions, snapshots, settings of the volume, atomic writes.
 
+pub mod absent_pages;
 pub mod answer;
 pub mod atomic_write;
 pub mod change_list;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use xact::SharedTransaction;
 use xact_types::{Errno, Ino};
 
+use crate::ioctl::absent_pages::AbsentPages;
 use crate::protocol::abi::WriteOut;
 use crate::protocol::reply::Reply;
 use crate::server::process::Process;
@@ -23,7 +24,8 @@ pub struct Pending {
     pub channel: Arc<Channel>,
     pub unique: u64,
     pub len: u32,
-    pub since: Instant,
+    /// When it is answered at the latest.
+    pub until: Instant,
     pub answered: AtomicBool,
 }
 
@@ -56,6 +58,8 @@ pub struct Sections {
     pub count: AtomicUsize,
     /// The reaper already looks every second.
     pub watched: AtomicBool,
+    /// Pages that the kernel is known not to have.
+    pub absent: AbsentPages,
 }
 
 impl Sections {

@@ -29,6 +29,7 @@ impl Server {
             Operation::Read(args) => {
                 request_view.note_contents(ino);
                 let len = (args.size as usize).min(MAX_IO);
+                self.note_cached(request_view, ino, args.offset, len as u64);
                 view.read(ino, args.offset, len, reply.vec())
             }
             Operation::Write { args, data } => self.write(request_view, ino, header, args, data, reply),
@@ -74,6 +75,13 @@ impl Server {
         }
     }
 
+    /// The kernel gets contents of these pages of a file, or has them.
+    fn note_cached(&self, request_view: &RequestView<'_>, ino: Ino, offset: u64, len: u64) {
+        if matches!(request_view, RequestView::Live { .. }) {
+            self.sections.absent.remove(ino, offset, len);
+        }
+    }
+
     fn write(
         self: &Arc<Self>,
         request_view: &RequestView<'_>,
@@ -84,6 +92,7 @@ impl Server {
         reply: &mut Reply,
     ) -> Result<()> {
         request_view.note_contents(ino);
+        self.note_cached(request_view, ino, args.offset, data.len() as u64);
         // Pages of a mapping have a fixed offset, whatever flags the descriptor has that the kernel
         // guessed.
         let mapped = args.write_flags & abi::WRITE_CACHE != 0;
