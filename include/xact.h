@@ -125,8 +125,10 @@ int xact_tx_thread_abort(void);
 int xact_tx_thread_status(void);
 uint64_t xact_tx_thread_id(void);
 
-/* 1 if a write in the transaction was refused (EAGAIN) because of a conflict. Then all later
- * changes and every commit fail with the same conflict, and the commit reports it. Else 0. Always
+/* 1 if a call in the transaction failed because of others: a write was refused because of a
+ * conflict (EAGAIN), or the snapshot is too old (ESTALE). Then all later changes and every commit
+ * fail with the same error, and the commit reports it: what failed since may be a consequence, and
+ * is worth another try if xact_reason is CONFLICT or TOO_OLD. Else 0. Always
  * 0 under xact run, which reports it itself. */
 int xact_tx_thread_doomed(void);
 

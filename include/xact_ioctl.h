@@ -76,14 +76,16 @@ struct xact_commit {
 	__extension__ union { __u64 conflicting_tx, winner; };
 	__u32 path_len;		/* out: bytes in path */
 	__extension__ union { __u32 errmsg_len, why_len; };	/* out: bytes in errmsg */
-	__u8 path[XACT_PATH_MAX];	/* out: of a conflict, from the volume's root; not terminated */
+	/* out: of a conflict, from the volume's root; not terminated. A successful commit with ONLY may
+	 * report a conflict of the changes that were left out, with XACT_REASON_NONE. */
+	__u8 path[XACT_PATH_MAX];
 	/* out: a sentence for people, not terminated */
 	__extension__ union { __u8 errmsg[XACT_ERRMSG_MAX], why[XACT_ERRMSG_MAX]; };
 };
 
 struct xact_status {
 	__u32 active;		/* 1 while the channel has a transaction */
-	__u32 doomed;		/* 1 if it can never commit, because a write in it met a conflict */
+	__u32 doomed;		/* 1 if it can never commit, because a call in it failed due to others */
 	__u64 id;		/* its number, else 0 */
 };
 

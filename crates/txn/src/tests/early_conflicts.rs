@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use xact_fs::{Allocate, Caller, VersionedFs, View, WriteHow};
-use xact_types::{Error, Ino};
+use xact_types::{Errno, Error, Ino};
 
 use super::ops::{Op, dump, run};
 use super::real_volumes::Volume;
@@ -194,6 +194,62 @@ fn a_doomed_transaction_never_commits() {
     // failed.
     assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
     base.assert_idle();
+}
+
+/// A call that needs a version which was evicted dooms the transaction, whatever call it is; and so
+/// does the end of the view, if there is anything to commit.
+#[test]
+fn a_transaction_that_is_too_old_is_doomed() {
+    let calls: Vec<Op> = vec![
+        Op::Stat("a".into()),
+        Op::List("".into()),
+        Op::Read("a".into(), 0, 10),
+        Op::Create("another".into()),
+        write("a", 0, 10),
+        Op::ListXattrs("a".into()),
+    ];
+    for call in calls {
+        for changes in [false, true] {
+            let base = MemFs::new(BLOCK as u32);
+            filled(&*base);
+            let tx = begin(&base, 0, Isolation::Serializable);
+            if changes {
+                run(&tx, &Op::Create("new".into()));
+            }
+            base.expire_views();
+            // A reader of one instant always commits, unless a read has failed.
+            assert_eq!(tx.is_doomed(), changes);
+            assert!(matches!(run(&tx, &call), super::ops::Outcome::Errno(Errno::ESTALE)), "{call:?}");
+            assert!(tx.is_doomed(), "{call:?}");
+            assert!(matches!(tx.try_commit(Durability::Durable, &mut ()), Err(Error::TooOld)), "{call:?}");
+            assert!(matches!(tx.commit(), Err(Error::TooOld)), "{call:?}");
+            assert!(!tx.is_doomed());
+            base.assert_idle();
+        }
+    }
+    let base = MemFs::new(BLOCK as u32);
+    filled(&*base);
+    let tx = begin(&base, 0, Isolation::Serializable);
+    run(&tx, &Op::Read("a".into(), 0, 10));
+    base.expire_views();
+    tx.commit().unwrap();
+}
+
+/// It can be persisted, and stays too old.
+#[test]
+fn a_transaction_that_is_too_old_is_persisted() {
+    let base = MemFs::new(BLOCK as u32);
+    filled(&*base);
+    let tx = begin(&base, 5, Isolation::Serializable);
+    run(&tx, &Op::Read("a".into(), 0, 10));
+    run(&tx, &Op::Create("new".into()));
+    base.expire_views();
+    tx.persist(crate::PersistedInfo::default()).unwrap();
+    drop(tx);
+    let base = MemFs::with(base.tree());
+    let tx = crate::Transaction::reopen(&base, 5, &Arc::default()).unwrap();
+    assert!(tx.is_doomed());
+    assert!(matches!(tx.commit(), Err(Error::TooOld)));
 }
 
 /// Changes of its own partial commit do not count as changes of others.
