@@ -215,19 +215,21 @@ impl Transaction {
             "'xact tx diff {id} --patch >FILE' saves the changes for 'git apply FILE'; then abort the transaction."
         );
         let changes = self.channel.diff(id).unwrap_or_default();
-        let (Some(path), false) = (conflict, self.is_doomed().unwrap_or(true)) else {
-            return format!("A call in it has failed, so no part of it can be committed. {patch}");
+        let Some(path) = conflict else { return patch };
+        let failed = match self.is_doomed() {
+            Ok(false) => "",
+            _ => "A call in it has failed for that reason, so it may not be complete. ",
         };
         let shown = path.display();
         let at = path.as_os_str().as_bytes();
         let is_at =
             |path: &[u8]| path.strip_prefix(at).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
         let concerned = |change: &&TxChange| is_at(&change.path) || change.from.as_deref().is_some_and(is_at);
-        if changes.iter().filter(concerned).count() == 0 {
+        if failed.is_empty() && changes.iter().filter(concerned).count() == 0 {
             return format!("All of its changes may depend on what it has read of {shown}. {patch}");
         }
         format!(
-            "Commit other changes with 'xact tx commit {id} --only PATH...' ('xact tx diff {id}' lists them), or drop \
+            "{failed}Commit other changes with 'xact tx commit {id} --only PATH...' ('xact tx diff {id}' lists them), or drop \
              this one with 'xact tx abort {id} --only {shown}' and commit the rest. {patch}"
         )
     }

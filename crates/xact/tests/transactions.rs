@@ -146,6 +146,17 @@ fn a_lost_attempt_is_made_again() {
     });
     assert!(matches!(lost, Err(Error::Conflict { .. })), "{lost:?}");
     assert_eq!(attempts, 2);
+    // A failure in a doomed transaction is a conflict, whatever the action makes of it.
+    let mut attempts = 0;
+    let done = volume.retry(3, |transaction| {
+        attempts += 1;
+        if attempts < 3 {
+            volume.write("/f", attempts.to_string())?;
+        }
+        transaction.write("/f", "mine").map_err(|_| Error::Usage("failed".into()))
+    });
+    assert!(done.is_ok(), "{done:?}");
+    assert_eq!((attempts, volume.read("/f").unwrap()), (3, b"mine".to_vec()));
     let mut attempts = 0;
     let failed = volume.retry(5, |transaction| {
         attempts += 1;

@@ -33,12 +33,13 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// What a commit of `part` leaves out of the changes of `whole`.
-    pub fn of(part: &Overlay, whole: &Overlay, met: &Paths) -> LeftOut {
+    /// What a commit of `part` leaves out of the changes of `whole`. `refused`: a file of which a
+    /// change was refused with a conflict.
+    pub fn of(part: &Overlay, whole: &Overlay, met: &Paths, refused: Option<Ino>) -> LeftOut {
         let needed = needed(part, whole, met);
         let changed = whole.nodes.iter().filter(|(_, node)| !node.born && node.is_changed());
-        let inodes: BTreeSet<Ino> =
-            changed.map(|(ino, _)| *ino).filter(|ino| !needed.contains(ino)).collect();
+        let changed = changed.map(|(ino, _)| *ino).chain(refused);
+        let inodes: BTreeSet<Ino> = changed.filter(|ino| !needed.contains(ino)).collect();
         let mut names = BTreeSet::new();
         for (&dir, node) in &whole.nodes {
             let chosen =

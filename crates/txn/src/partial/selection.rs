@@ -28,12 +28,14 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Selects the changes at and below `paths` (from the volume's root, with or without a leading
-    /// `/`), with all changes that must stay together with them.
+    /// `/`), with all changes that must stay together with them. `refused`: the path of a change that
+    /// was refused, which may be selected to be dropped.
     pub fn of(
         overlay: &Overlay,
         met: &Paths,
         paths: &[impl AsRef<[u8]>],
         purpose: Purpose,
+        refused: Option<&str>,
         budget: &mut Budget,
     ) -> Result<Selection> {
         let all = by_path::all(overlay, met, budget)?;
@@ -45,7 +47,7 @@ impl Selection {
                 selection.add(found);
                 any = true;
             }
-            if !any {
+            if !any && !refused.is_some_and(|refused| is_at_or_below(refused.as_bytes(), &path)) {
                 let shown = String::from_utf8_lossy(&path);
                 let shown = if shown.is_empty() { "/" } else { &shown };
                 return Err(Error::Usage(format!("the transaction changes nothing at or below {shown}")));
@@ -53,6 +55,11 @@ impl Selection {
         }
         while selection.close_over(overlay, met, &all, purpose) {}
         Ok(selection)
+    }
+
+    /// Whether one of the selected paths is this one, or is above it.
+    pub fn selects(&self, path: &str, paths: &[impl AsRef<[u8]>]) -> bool {
+        paths.iter().any(|selected| is_at_or_below(path.as_bytes(), &clean(selected.as_ref())))
     }
 
     fn add(&mut self, found: &Found) -> bool {
@@ -119,8 +126,12 @@ fn clean(path: &[u8]) -> Vec<u8> {
     })
 }
 
+fn is_at_or_below(of: &[u8], path: &[u8]) -> bool {
+    of.strip_prefix(path).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'))
+}
+
 fn concerns(found: &Found, path: &[u8]) -> bool {
-    let below = |of: &[u8]| of.strip_prefix(path).is_some_and(|rest| rest.first().is_none_or(|b| *b == b'/'));
+    let below = |of: &[u8]| is_at_or_below(of, path);
     let Found { difference, .. } = found;
     below(&difference.path)
         || difference.from.as_deref().is_some_and(below)

@@ -165,9 +165,10 @@ fn the_second_of_two_writers_of_one_block_conflicts() {
     on_both(|fresh| overtaken(fresh, false), |fresh| overtaken(fresh, true));
 }
 
-/// A doomed transaction can be read and rolled back, but never committed, whatever is rolled back.
+/// A doomed transaction can be read and rolled back, but not committed, whatever is rolled back. Its
+/// other changes can be committed, and all of it after the change that was refused is dropped.
 #[test]
-fn a_doomed_transaction_never_commits() {
+fn a_doomed_transaction_does_not_commit() {
     let base = MemFs::new(BLOCK as u32);
     filled(&*base);
     let tx = begin(&base, 0, Isolation::Serializable);
@@ -184,15 +185,39 @@ fn a_doomed_transaction_never_commits() {
     assert_eq!(out, [1]);
     tx.roll_back(savepoint).unwrap();
     assert!(matches!(tx.try_commit(Durability::Durable, &mut ()), Err(Error::Conflict { .. })));
-    assert!(matches!(tx.commit_only(&["/new"], Durability::Durable, &mut ()), Err(Error::Conflict { .. })));
     assert_eq!(tx.state(), TxState::Active);
     let diff = tx.diff().unwrap();
     assert_eq!(diff.iter().map(|one| &*one.path).collect::<Vec<_>>(), [b"/new"]);
     assert!(tx.peek_attr(Side::New, a).is_ok());
-    tx.abort_only(&["/new"]).unwrap();
+    let left = tx.commit_only(&["/new"], Durability::Durable, &mut ()).unwrap();
+    assert!(matches!(left, Some(Error::Conflict { path, .. }) if path == "/a"));
+    assert!(base.lookup(Ino::ROOT, b"new").is_ok());
     // Without a net effect it would be a reader, which always commits; but one of its writes
     // failed.
-    assert!(matches!(tx.commit(), Err(Error::Conflict { .. })));
+    assert!(matches!(tx.try_commit(Durability::Durable, &mut ()), Err(Error::Conflict { .. })));
+    assert!(matches!(tx.commit_only(&["/a"], Durability::Durable, &mut ()), Err(Error::Usage(_))));
+    tx.abort_only(&["/a"]).unwrap();
+    assert!(!tx.is_doomed());
+    run(&tx, &Op::Create("later".into()));
+    tx.commit().unwrap();
+    assert!(base.lookup(Ino::ROOT, b"later").is_ok());
+    base.assert_idle();
+
+    // A file that was written before others changed it, and that has a new link.
+    let base = MemFs::new(BLOCK as u32);
+    filled(&*base);
+    let tx = begin(&base, 0, Isolation::Serializable);
+    for op in [write("a", 0, 10), Op::Link("a".into(), "link".into()), write("b", 0, 10)] {
+        run(&tx, &op);
+    }
+    run(&*base, &write("a", 0, 1));
+    run(&tx, &write("a", 2048, 10));
+    assert!(tx.is_doomed());
+    assert!(matches!(tx.commit_only(&["/link"], Durability::Durable, &mut ()), Err(Error::Conflict { .. })));
+    tx.commit_only(&["/b"], Durability::Durable, &mut ()).unwrap();
+    tx.abort_only(&["/link"]).unwrap();
+    assert!(!tx.is_doomed());
+    tx.commit().unwrap();
     base.assert_idle();
 }
 

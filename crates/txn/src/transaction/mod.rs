@@ -26,7 +26,8 @@
 //! evicted, or its space was revoked. That call, all later changes and every commit fail with the
 //! same error, which has the path. It stays doomed after a rollback, because later calls may have
 //! depended on the failure. Reads still work, unless the view is too old. A transaction with changes
-//! whose view has expired is doomed before any call notices.
+//! whose view has expired is doomed before any call notices. A user who has looked at a transaction
+//! that a conflict has doomed may commit its other changes, or drop those of the file.
 
 mod commit;
 mod inspect;
@@ -112,6 +113,15 @@ impl<B: VersionedFs> Inner<B> {
     fn check_not_doomed(&self, space: &B::Space) -> Result<()> {
         self.check_active()?;
         self.doom.get().cloned().map_or_else(|| B::check_space(space), Err)
+    }
+
+    /// The file of which a change was refused with a conflict, in a doomed transaction. All later
+    /// changes have failed, so its other changes can be committed, and the doom ends when those of
+    /// this file are dropped.
+    pub(super) fn refused_change(&self, reads: &ReadSet) -> Option<Ino> {
+        let Some(Error::Conflict { path, .. }) = self.doom.get() else { return None };
+        let known = reads.blocks.keys().chain(self.overlay.nodes.keys());
+        known.copied().find(|ino| reads.paths.of(*ino) == *path)
     }
 
     /// Dooms the transaction if a call failed because of others. The caller has got the error, so

@@ -1,5 +1,7 @@
 //! Partial commits and aborts of changes selected by path; the transaction stays open.
 
+use std::sync::OnceLock;
+
 use xact_types::{Error, Ino, Result};
 
 use super::{Inner, Transaction};
@@ -29,16 +31,24 @@ impl<B: VersionedFs> Transaction<B> {
         let admitted = self.wait_for_claims();
         let mut guard = self.inner.write();
         let inner = &mut *guard;
-        inner.check_not_doomed(&self.space)?;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
+        let refused = inner.refused_change(&reads);
+        if refused.is_none() {
+            inner.check_not_doomed(&self.space)?;
+        }
         let selected =
-            Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, &mut self.budget())?;
+            Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, None, &mut self.budget())?;
         let part = inner.overlay.part(&selected, Keep::Selected);
         part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
         let rest = self.rest_after(inner, &selected, &part, &reads);
         let note = self.note_of_commit(inner, rest)?;
-        let left_out = Some(LeftOut::of(&part, &inner.overlay, &reads.paths));
+        let left_out = LeftOut::of(&part, &inner.overlay, &reads.paths, refused);
+        // The chosen changes concern the file of which a change was refused.
+        if refused.is_some_and(|ino| !left_out.has(ino)) {
+            inner.check_not_doomed(&self.space)?;
+        }
+        let left_out = Some(left_out);
         let commit = Commit { left_out, ..self.as_commit(inner, &part, &reads) };
         let mut hold = None;
         let opens = |tree: &mut B::Operation<'_>| hold = Some(tree.open_view_after(&self.base));
@@ -89,10 +99,19 @@ impl<B: VersionedFs> Transaction<B> {
         let inner = &mut *guard;
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
-        let selected = Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Drop, &mut self.budget())?;
+        let refused = inner.refused_change(&reads);
+        let refused_path = refused.map(|ino| reads.paths.of(ino));
+        let (all, met) = (&inner.overlay, &reads.paths);
+        let selected =
+            Selection::of(all, met, paths, Purpose::Drop, refused_path.as_deref(), &mut self.budget())?;
         let rest = inner.overlay.part(&selected, Keep::Others);
         rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
-        let dropped = LeftOut::of(&rest, &inner.overlay, &reads.paths);
+        // It is dropped with its path, or with all changes of the file.
+        let refused = refused.filter(|ino| {
+            selected.selects(refused_path.as_deref().unwrap_or_default(), paths)
+                || inner.overlay.nodes.contains_key(ino)
+        });
+        let dropped = LeftOut::of(&rest, &inner.overlay, &reads.paths, refused);
         let before = (reads.clone(), inner.pins.clone(), std::mem::replace(&mut inner.overlay, rest));
         for ino in dropped.inodes() {
             reads.drop_inode(ino);
@@ -117,6 +136,10 @@ impl<B: VersionedFs> Transaction<B> {
         };
         if inner.pins.is_empty() {
             inner.older.clear();
+        }
+        // Nothing is left of the call that failed, and no change was made after it.
+        if refused.is_some_and(|ino| dropped.has(ino)) {
+            inner.doom = OnceLock::new();
         }
         for (ino, _) in before.nodes.iter().filter(|(_, node)| node.born) {
             if !inner.overlay.nodes.contains_key(ino) {
