@@ -84,7 +84,7 @@ impl ValidationOps for MemCommit<'_> {
         self.differs(dir, since, |node| {
             let mut names = node.names.clone();
             names.retain(|name, _| {
-                !(dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()) && !ignored(name)
+                !(ignored(name) || dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes())
             });
             names
         })

@@ -34,8 +34,9 @@ impl<B: VersionedFs> Transaction<B> {
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
         let refused = inner.refused_change(&reads);
-        if refused.is_none() {
-            inner.check_not_doomed(&self.space)?;
+        match refused {
+            Some(_) => B::check_space(&self.space)?,
+            None => inner.check_not_doomed(&self.space)?,
         }
         let selected =
             Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, None, &mut self.budget())?;

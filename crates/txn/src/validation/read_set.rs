@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use xact_fs::{Attr, AttrSet, Stamp};
-use xact_types::{Ino, Result};
+use xact_types::{Error, Ino, Result};
 
 use super::offline_changes::{OfflineChanges, has_name};
 use super::paths::{NAME_BYTES, Paths};
@@ -128,6 +128,7 @@ impl ReadSet {
             + self.compared.len()
             + self.coarse_names.len()
             + self.coarse_xattrs.len()
+            + self.dropped.len() * 4
             + self.block_ranges;
         let maps = self.blocks.len() + self.names.len() + self.xattrs.len();
         self.attrs.len() * ATTR_BYTES
@@ -248,7 +249,15 @@ impl ReadSet {
         self.names.retain(|ino, _| there(ino));
         self.listings.retain(there);
         self.emptied.retain(there);
-        self.parents.retain(|dir, was| parent(*dir).map(|now| *was = now).is_ok());
+        self.parents.retain(|dir, was| match parent(*dir) {
+            Ok(now) => {
+                *was = now;
+                true
+            }
+            // A pinned folder, whose old view has expired; it was compared by its value.
+            Err(Error::TooOld) => true,
+            Err(_) => false,
+        });
         self.xattrs.retain(|ino, _| there(ino));
         self.xattr_lists.retain(there);
         self.recount();
