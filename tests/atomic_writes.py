@@ -113,8 +113,8 @@ for _ in range(20):
     assert other(b"r") == b"g" and os.pread(fd, PAGE, PAGE * 3) == b"f" * PAGE
     os.pwrite(fd, b"w" * PAGE, 0)
 
-# Parts of pages, as SQLite writes them with small pages: pages that the kernel has, pages that it has
-# forgotten, and pages behind the end of the file.
+# Parts of pages, as SQLite writes them with small pages: pages that the kernel has, pages that it
+# has forgotten, and pages behind the end of the file.
 small = os.open(f"{mnt}/small", os.O_RDWR | os.O_CREAT, 0o644)
 before = b"".join(bytes([97 + n]) * 1024 for n in range(16))
 os.pwrite(small, before, 0)

@@ -75,8 +75,8 @@ class LibraryNotFound(Error):
 
 
 class Conflict(Error):
-    """Others have changed files that the transaction read or wrote, or so much that its state at the
-    begin is no longer available (errno ESTALE). Another try may succeed.
+    """Others have changed files that the transaction read or wrote, or so much that its state at
+    the begin is no longer available (errno ESTALE). Another try may succeed.
 
     path: the file, from the volume's root; None if it is not known.
     conflicting_tx: the number of the transaction that committed first, 0 if the change was made

@@ -2,7 +2,7 @@
 # Calls that are durable when they return: the mount options sync and dirsync, and the flags +S and
 # +D of chattr. A copy of the image right after the call is what a power cut would leave.
 
-# A long commit interval, so that nothing becomes durable by itself.
+# A long commit interval, so that nothing becomes durable without a sync.
 fresh() { # [ARGUMENTS OF xact mkfs… -- ARGUMENTS OF xact mount…]
     local of_mkfs=()
     while [[ $# -gt 0 && $1 != -- ]]; do of_mkfs+=("$1"); shift; done

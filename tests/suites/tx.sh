@@ -258,7 +258,7 @@ test_ways_out_if_a_name_is_taken() {
     afterwards
 }
 
-# What the chosen changes depend on is never left out.
+# A change that the chosen ones depend on is never left out.
 test_a_part_that_depends_on_a_conflict() {
     fresh
     kept 'mkdir mnt/new; echo 1 >mnt/new/1; echo 2 >mnt/2'

@@ -193,8 +193,8 @@ impl Transaction {
         self.channel.commit(flags).map_err(|e| self.refused(&e, flags & COMMIT_RETAIN != 0))
     }
 
-    /// Commits the selected changes; the transaction stays open with the rest. Returns a conflict of
-    /// the changes that were left out, in a sentence.
+    /// Commits the selected changes; the transaction stays open with the rest. Returns a conflict
+    /// of the changes that were left out, in a sentence.
     pub fn commit_selected(&self, flags: u32) -> Result<Option<String>> {
         let left_out =
             self.channel.commit_selected(flags | COMMIT_RETAIN).map_err(|e| self.refused(&e, true))?;

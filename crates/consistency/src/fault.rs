@@ -79,7 +79,8 @@ pub enum Fault {
     NoFlushAfterHome,
     /// Files: a file is renamed over another while its data is only in memory.
     RenameBeforeData,
-    /// Files: a call whose changes must be durable when it returns (`sync`, `+S`, `+D`) does not wait.
+    /// Files: a call whose changes must be durable when it returns (`sync`, `+S`, `+D`) does not
+    /// wait.
     SyncedReturnsEarly,
     /// Files: every write of an inode stores its size, whether the data up to there is written or
     /// not.

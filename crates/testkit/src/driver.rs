@@ -149,8 +149,8 @@ impl Driver {
         }
     }
 
-    /// From now on, a successful call must be durable when it returns: the volume is opened with the
-    /// option `sync`.
+    /// From now on, a successful call must be durable when it returns: the volume is opened with
+    /// the option `sync`.
     pub fn expect_synced(&mut self) {
         self.is_synced = true;
     }

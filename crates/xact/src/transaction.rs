@@ -161,8 +161,8 @@ impl Transaction {
 
     /// Whether the commit is known to be refused, whatever is done or undone from now on: a change
     /// has met contents that others have changed, the state at the begin is no longer available
-    /// ([`Error::TooOld`]), or others needed the space that it held. Every failure of a call in such
-    /// a transaction may be a consequence of that.
+    /// ([`Error::TooOld`]), or others needed the space that it held. Every failure of a call in
+    /// such a transaction may be a consequence of that.
     pub fn is_doomed(&self) -> bool {
         self.shared.is_doomed()
     }

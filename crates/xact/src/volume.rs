@@ -158,8 +158,8 @@ impl Volume {
     /// ```
     ///
     /// # Errors
-    /// That of `action`, unless the transaction is doomed by then ([`Transaction::is_doomed`]); that
-    /// of the last commit, as [`Transaction::commit`]. [`Error::TooOld`] counts as a conflict.
+    /// That of `action`, unless the transaction is doomed by then ([`Transaction::is_doomed`]);
+    /// that of the last commit, as [`Transaction::commit`]. [`Error::TooOld`] counts as a conflict.
     pub fn retry<R>(
         &self,
         attempts: u32,

@@ -134,8 +134,8 @@ pub struct TxCommit {
     /// Commit only these paths, everything below them, and what they depend on.
     ///
     /// They depend on new folders above them, and on both ends of a rename. The transaction stays
-    /// open with the rest. What it has read of other files that it changes does not count: a conflict
-    /// there does not prevent this commit, and is reported.
+    /// open with the rest. What it has read of other files that it changes does not count: a
+    /// conflict there does not prevent this commit, and is reported.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
     /// Return when the changes are visible, before they are durable.
@@ -153,8 +153,8 @@ pub struct TxAbort {
     pub which: Target,
     /// Discard only these paths, everything below them, and what depends on them.
     ///
-    /// The transaction stays open with the rest, which can be committed also if these paths were the
-    /// conflict.
+    /// The transaction stays open with the rest, which can be committed also if these paths were
+    /// the conflict.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
 }

@@ -2,8 +2,9 @@
 //!
 //! The kernel keeps the lock of a page until a write into a part of it is answered, if the page's
 //! contents are not in its cache, and does not take them for valid afterwards. Otherwise it has
-//! changed the page before the request, without a lock. Only then the daemon must make it forget the
-//! page before the answer, and only then it can: in the first case that would wait for the lock.
+//! changed the page before the request, without a lock. Only then the daemon must make it forget
+//! the page before the answer, and only then it can: in the first case that would wait for the
+//! lock.
 //!
 //! A page is added before it is forgotten. A page's contents get into the cache by a READ, or by a
 //! write of the whole page, and the daemon sees both: each removes the page here before it is

@@ -24,11 +24,11 @@
 //! worker answers may hold that lock, and [`SECTIONS_MAX`] keeps enough workers free for this. The
 //! write itself holds no lock on a page that it fills, or whose contents the kernel has
 //! (`fuse_fill_write_pages`). A page whose contents it has not, and into which only a part is
-//! written, is locked until the answer. No process reads that page from the cache, so it need not be
-//! forgotten ([`AbsentPages`](crate::ioctl::absent_pages::AbsentPages)). It is always the last page
-//! of a request. If it is not known whether the kernel has it (it may have dropped it when memory
-//! was short), the worker tries to make the kernel forget it, and the reaper answers the write after
-//! [`LOCKED_WAIT`], which releases the lock.
+//! written, is locked until the answer. No process reads that page from the cache, so it need not
+//! be forgotten ([`AbsentPages`](crate::ioctl::absent_pages::AbsentPages)). It is always the last
+//! page of a request. If it is not known whether the kernel has it (it may have dropped it when
+//! memory was short), the worker tries to make the kernel forget it, and the reaper answers the
+//! write after [`LOCKED_WAIT`], which releases the lock.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

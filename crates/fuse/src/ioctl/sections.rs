@@ -24,7 +24,7 @@ pub struct Pending {
     pub channel: Arc<Channel>,
     pub unique: u64,
     pub len: u32,
-    /// When it is answered at the latest.
+    /// The time by which it is answered.
     pub until: Instant,
     pub answered: AtomicBool,
 }

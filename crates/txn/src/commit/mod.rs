@@ -57,7 +57,7 @@ pub(crate) struct Commit<'a> {
     pub mounted: bool,
     /// Items that are conflicts since an earlier partial commit.
     pub pins: &'a Pins,
-    /// What a partial commit leaves out; `None` for a commit of all changes.
+    /// Items that a partial commit leaves out; `None` for a commit of all changes.
     pub left_out: Option<LeftOut>,
     /// Conflicts with these items.
     pub met: RefCell<Met>,

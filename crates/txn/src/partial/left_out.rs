@@ -1,8 +1,8 @@
-//! What a partial commit leaves out of its validation.
+//! The items that a partial commit leaves out of its validation.
 //!
-//! The caller has chosen some of the transaction's changes. What was read of the files whose changes
-//! were not chosen does not count for them: a program reads a file mostly to change it, and the
-//! caller who leaves its change out says that the rest does not depend on it. All else counts:
+//! The caller has chosen some of the transaction's changes. What was read of the files whose
+//! changes were not chosen does not count for them: a program reads a file mostly to change it, and
+//! the choice says that the rest does not depend on it. All else counts:
 //! 1. what the chosen changes write, and what was read of the inodes that they concern;
 //! 2. the folders and names on the paths to these, by their old and their new places, with all that
 //!    was read of these folders (new folders, renames, and the basis of permissions);
@@ -33,8 +33,8 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// What a commit of `part` leaves out of the changes of `whole`. `refused`: a file of which a
-    /// change was refused with a conflict.
+    /// The items that a commit of `part` leaves out of the changes of `whole`. `refused`: a file of
+    /// which a change was refused with a conflict.
     pub fn of(part: &Overlay, whole: &Overlay, met: &Paths, refused: Option<Ino>) -> LeftOut {
         let needed = needed(part, whole, met);
         let changed = whole.nodes.iter().filter(|(_, node)| !node.born && node.is_changed());
@@ -45,8 +45,8 @@ impl LeftOut {
             let chosen =
                 |name: &[u8]| part.nodes.get(&dir).is_some_and(|node| node.names.get(name).is_some());
             for (name, change) in node.names.iter().filter(|(name, _)| !chosen(name)) {
-                // A name on a path to the chosen changes, before or after a rename, counts. A new link
-                // of a file is on no path of the volume.
+                // A name on a path to the chosen changes, before or after a rename, counts. A new
+                // link of a file is on no path of the volume.
                 let is_link =
                     change.base.is_none() && change.now.is_some_and(|now| now.kind != FileKind::Directory);
                 let ends = [change.base, change.now].into_iter().flatten();
@@ -84,7 +84,7 @@ impl LeftOut {
 fn needed(part: &Overlay, whole: &Overlay, met: &Paths) -> BTreeSet<Ino> {
     let mut next: Vec<Ino> = vec![Ino::ROOT];
     for (&ino, node) in &part.nodes {
-        // A new inode without a name belongs to nobody.
+        // A new inode without a name is part of no change.
         if !node.born || node.nlink(0, u32::MAX) > 0 {
             next.push(ino);
         }

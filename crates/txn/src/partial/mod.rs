@@ -13,8 +13,8 @@
 //!
 //! A part that is still impossible, with folders moved into each other, is refused.
 //!
-//! `left_out` says what a partial commit validates. What it left out and others have changed stays a
-//! conflict (`pins`).
+//! `left_out` says what a partial commit validates. What it left out and others have changed stays
+//! a conflict (`pins`).
 
 mod left_out;
 pub(crate) mod pins;

@@ -1,9 +1,9 @@
 //! Items of a transaction that stay conflicts after a partial commit.
 //!
 //! A partial commit opens a new view. An item that it left out, and that others have changed since
-//! the old view, must not become the transaction's by that: its commit would overwrite the change of
-//! the others. So it is *pinned*: it is read as of the old view, and always a conflict, until its
-//! changes are dropped.
+//! the old view, must not become the transaction's by that: its commit would overwrite the change
+//! of the others. So it is *pinned*: it is read as of the old view, and always a conflict, until
+//! its changes are dropped.
 
 use std::collections::BTreeMap;
 

@@ -28,8 +28,8 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Selects the changes at and below `paths` (from the volume's root, with or without a leading
-    /// `/`), with all changes that must stay together with them. `refused`: the path of a change that
-    /// was refused, which may be selected to be dropped.
+    /// `/`), with all changes that must stay together with them. `refused`: the path of a change
+    /// that was refused, which may be selected to be dropped.
     pub fn of(
         overlay: &Overlay,
         met: &Paths,

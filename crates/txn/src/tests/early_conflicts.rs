@@ -165,8 +165,8 @@ fn the_second_of_two_writers_of_one_block_conflicts() {
     on_both(|fresh| overtaken(fresh, false), |fresh| overtaken(fresh, true));
 }
 
-/// A doomed transaction can be read and rolled back, but not committed, whatever is rolled back. Its
-/// other changes can be committed, and all of it after the change that was refused is dropped.
+/// A doomed transaction can be read and rolled back, but not committed, whatever is rolled back.
+/// Its other changes can be committed, and all of it after the change that was refused is dropped.
 #[test]
 fn a_doomed_transaction_does_not_commit() {
     let base = MemFs::new(BLOCK as u32);

@@ -1,6 +1,6 @@
 //! Conflicts of transactions that are committed or aborted in parts: the other changes can be
-//! committed, nothing that depends on a conflict is, and a change that was left out never overwrites
-//! what others have changed.
+//! committed, nothing that depends on a conflict is, and a change that was left out never
+//! overwrites what others have changed.
 
 use std::sync::Arc;
 
@@ -36,7 +36,8 @@ fn do_all(view: &dyn View, ops: &[Op]) {
     }
 }
 
-/// A tree with the files `a`, `b` and `d/x`, which contain their names, and the folders `d` and `e`.
+/// A tree with the files `a`, `b` and `d/x`, which contain their names, and the folders `d` and
+/// `e`.
 fn base() -> Arc<MemFs> {
     let base = MemFs::new(1024);
     do_all(&*base, &[Op::MakeDir(s("d")), Op::MakeDir(s("e"))]);
@@ -188,7 +189,7 @@ fn persisted_transactions_have_the_same_ways_out() {
     }
 }
 
-/// What the chosen changes depend on is a conflict as ever.
+/// Changes that the chosen ones depend on are conflicts as ever.
 #[test]
 fn nothing_that_depends_on_a_conflict_is_committed() {
     let cases: Vec<(Vec<Op>, Vec<Op>, &str, &str)> = vec![
@@ -257,7 +258,7 @@ fn what_is_left_out_is_seen_as_before() {
     base.assert_idle();
 }
 
-/// What is read again after a drop counts again.
+/// Reads after a drop count again.
 #[test]
 fn reads_after_a_drop_count() {
     for (again, path) in [(read("a"), "/a"), (Op::List(s("d")), "/d")] {

@@ -25,9 +25,9 @@
 //! found contents that others have changed since its begin (TX-4), a call needed a version that was
 //! evicted, or its space was revoked. That call, all later changes and every commit fail with the
 //! same error, which has the path. It stays doomed after a rollback, because later calls may have
-//! depended on the failure. Reads still work, unless the view is too old. A transaction with changes
-//! whose view has expired is doomed before any call notices. A user who has looked at a transaction
-//! that a conflict has doomed may commit its other changes, or drop those of the file.
+//! depended on the failure. Reads still work, unless the view is too old. A transaction with
+//! changes whose view has expired is doomed before any call notices. A user who has looked at a
+//! transaction that a conflict has doomed may commit its other changes, or drop those of the file.
 
 mod commit;
 mod inspect;

@@ -41,8 +41,8 @@ impl Commit<'_> {
         if self.serializable { self.validate_reads(tree) } else { self.validate_permission(tree) }
     }
 
-    /// Finds the conflicts of the changes that a partial commit leaves out: they must stay conflicts
-    /// when the transaction continues with a new view.
+    /// Finds the conflicts of the changes that a partial commit leaves out: they must stay
+    /// conflicts when the transaction continues with a new view.
     fn examine_left_out<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         let others = self.whole.nodes.iter().filter(|(_, node)| !node.born && node.is_changed());
         others.into_iter().try_for_each(|(ino, node)| self.validate_write(tree, *ino, node))?;

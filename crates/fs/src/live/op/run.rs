@@ -107,7 +107,7 @@ impl LiveFs {
     }
 }
 
-/// What an operation makes durable after it has released its locks.
+/// The changes that an operation makes durable after it has released its locks.
 #[derive(Default)]
 struct Awaited {
     commit: Option<CommitId>,
@@ -200,11 +200,11 @@ impl<'a> Operation<'a> {
         stored
     }
 
-    /// What must be durable before the call returns, as ext4 does it: all changes of an inode with
-    /// the flag `+S`, of a folder with `+D`, and of their kind under the options `sync` and
-    /// `dirsync`. A change of a name is a change of its folder. Crash argument: all metadata of the
-    /// operation is in one commit of the engine, and the call returns after that commit's flush;
-    /// written data returns after an `fsync` of the file.
+    /// The changes that must be durable before the call returns, as in ext4: all changes of an
+    /// inode with the flag `+S`, of a folder with `+D`, and of their kind under the options `sync`
+    /// and `dirsync`. A change of a name is a change of its folder. Crash argument: all metadata of
+    /// the operation is in one commit of the engine, and the call returns after that commit's
+    /// flush; written data returns after an `fsync` of the file.
     fn synced(&self) -> Awaited {
         let mut synced = Awaited::default();
         // The durability of a transaction is that of its commit.
