@@ -18,24 +18,30 @@ impl Commit<'_> {
             all.extend(PermissionBasis::of(self.whole, self.reads).inodes());
         }
         if let Some(left_out) = &self.left_out {
-            if !self.serializable {
-                all.extend(PermissionBasis::of(self.overlay, self.reads).inodes());
-            }
             all.extend(left_out.inodes().chain(left_out.names().map(|(dir, _)| *dir)));
             all.extend(self.whole.nodes.iter().filter(|(_, node)| !node.born).map(|(ino, _)| *ino));
-            // These cannot be locked, and are known to be conflicts.
-            all.retain(|ino| !(left_out.has(*ino) && self.reads.offline.gone.contains(ino)));
+            // These may not exist, so they cannot be locked. They are known to be conflicts.
+            all.retain(|ino| !left_out.has(*ino) || self.check_known(*ino).is_ok());
             all.retain(|ino| self.whole.nodes.get(ino).is_none_or(|node| !node.born));
         }
         all.into_iter().collect()
     }
 
-    /// A conflict if an inode was deleted that the transaction knew before it was reopened. Called
-    /// before the locks are taken, because such an inode cannot be locked.
-    pub fn check_gone(&self) -> Result<()> {
-        let gone = &self.reads.offline.gone;
-        let met =
-            if gone.is_empty() { None } else { self.inodes().into_iter().find(|ino| gone.contains(ino)) };
-        met.map_or(Ok(()), |ino| self.conflict(ino, "it was deleted concurrently", ChangedBy(None)))
+    /// A conflict if an inode is known to be one before the locks are taken: it was deleted before
+    /// the transaction was reopened, or is one since a partial commit.
+    pub fn check_known_conflicts(&self) -> Result<()> {
+        if self.reads.offline.gone.is_empty() && self.pins.is_empty() {
+            return Ok(());
+        }
+        self.inodes().into_iter().try_for_each(|ino| self.check_known(ino))
+    }
+
+    /// As `check_known_conflicts`, for one inode.
+    pub fn check_known(&self, ino: Ino) -> Result<()> {
+        self.pins.check(ino)?;
+        match self.reads.offline.gone.contains(&ino) {
+            true => self.conflict(ino, "it was deleted concurrently", ChangedBy(None)),
+            false => Ok(()),
+        }
     }
 }

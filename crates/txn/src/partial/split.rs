@@ -99,7 +99,11 @@ impl Overlay {
                     )));
                 }
                 let own = self.nodes.get(&at).and_then(|node| node.parent);
-                at = own.map_or_else(|| parent(at), Ok)?;
+                at = match own.map_or_else(|| parent(at), Ok) {
+                    // Others have deleted it, so it is in no cycle, and its changes conflict.
+                    Err(Error::Posix(_)) => break,
+                    parent => parent?,
+                };
             }
             debug_assert!(node.origin.kind == FileKind::Directory);
         }

@@ -202,8 +202,16 @@ fn a_partial_commit_validates_permissions_of_the_rest() {
     run(&tx, &write("top/d/x"));
     run(&tx, &write("other"));
     run(&*base, &Op::Chmod(s("top/d/x"), 0o600));
-    let part = tx.commit_only(&["/other"], Default::default(), &mut ());
-    assert!(matches!(part, Err(Error::Conflict { path, .. }) if path == "/top/d/x"));
+    // The rest stays without its permission.
+    let left_out = tx.commit_only(&["/other"], Default::default(), &mut ()).unwrap();
+    assert!(matches!(left_out, Some(Error::Conflict { path, .. }) if path == "/top/d/x"));
+    let rest = tx.try_commit(Default::default(), &mut ());
+    assert!(matches!(rest, Err(Error::Conflict { path, .. }) if path == "/top/d/x"));
+    // A change of the folder above is one of the permission to change what is left out, too.
+    run(&*base, &Op::Chmod(s("top"), 0o700));
+    run(&tx, &Op::Create(s("third")));
+    let part = tx.commit_only(&["/third"], Default::default(), &mut ());
+    assert!(matches!(part, Err(Error::Conflict { path, .. }) if path == "/top"));
 }
 
 /// A path that was forgotten for lack of memory before the file was written is still compared.

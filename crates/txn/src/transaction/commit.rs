@@ -193,7 +193,7 @@ impl<B: VersionedFs> Transaction<B> {
         let mut size = CommitSize { privileged, begun, ..CommitSize::default() };
         let mut inodes = Vec::new();
         for commit in &commits {
-            commit.check_gone()?;
+            commit.check_known_conflicts()?;
             let mut files = BTreeMap::new();
             for (ino, new) in commit.files(self.base.block_size(), durability) {
                 files.insert(ino, self.base.stage(ino, new, by)?);

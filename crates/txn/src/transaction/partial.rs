@@ -41,7 +41,7 @@ impl<B: VersionedFs> Transaction<B> {
         let selected =
             Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, None, &mut self.budget())?;
         let part = inner.overlay.part(&selected, Keep::Selected);
-        part.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        part.check_shape(|dir| self.parent_in_view(inner, dir), &reads.paths)?;
         let rest = self.rest_after(inner, &selected, &part, &reads);
         let note = self.note_of_commit(inner, rest)?;
         let left_out = LeftOut::of(&part, &inner.overlay, &reads.paths, refused);
@@ -106,7 +106,7 @@ impl<B: VersionedFs> Transaction<B> {
         let selected =
             Selection::of(all, met, paths, Purpose::Drop, refused_path.as_deref(), &mut self.budget())?;
         let rest = inner.overlay.part(&selected, Keep::Others);
-        rest.check_shape(|dir| self.base.parent_at(dir, inner.stamp), &reads.paths)?;
+        rest.check_shape(|dir| self.parent_in_view(inner, dir), &reads.paths)?;
         // It is dropped with its path, or with all changes of the file.
         let refused = refused.filter(|ino| {
             selected.selects(refused_path.as_deref().unwrap_or_default(), paths)
@@ -148,6 +148,10 @@ impl<B: VersionedFs> Transaction<B> {
             }
         }
         Ok(())
+    }
+
+    fn parent_in_view(&self, inner: &Inner<B>, dir: Ino) -> Result<Ino> {
+        self.base.parent_at(dir, inner.pins.stamp_of(dir).unwrap_or(inner.stamp))
     }
 
     fn record_drop(&self, inner: &mut Inner<B>) -> Result<()> {

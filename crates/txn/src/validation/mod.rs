@@ -11,7 +11,7 @@ pub(crate) mod paths;
 pub(crate) mod permission;
 pub(crate) mod read_set;
 
-use xact_fs::{AttrSet, ChangedBy, CommitOps, FileKind};
+use xact_fs::{AttrSet, CommitOps, FileKind};
 use xact_layout::inode::flag;
 use xact_types::{AccessCheck, Error, FileBlock, Ino, Result};
 
@@ -77,8 +77,8 @@ impl Commit<'_> {
 
     /// Validates that others have not changed a name.
     fn validate_name<T: CommitOps>(&self, tree: &mut T, dir: Ino, name: &[u8]) -> Result<()> {
-        let pinned = self.check_not_gone(dir).and_then(|()| self.pins.check_name(dir, name));
-        let checked = match pinned.and_then(|()| self.name_changed(tree, dir, name)) {
+        let known = self.pins.check_name(dir, name).and_then(|()| self.check_known(dir));
+        let checked = match known.and_then(|()| self.name_changed(tree, dir, name)) {
             Ok(None) => Ok(()),
             Ok(Some(by)) => self.conflict_name(dir, name, by),
             Err(error) => Err(error),
@@ -88,56 +88,48 @@ impl Commit<'_> {
 
     /// Validates an item of an inode.
     fn validate_item(&self, ino: Ino, check: impl FnOnce() -> Result<()>) -> Result<()> {
-        let checked = self.pins.check(ino).and_then(|()| self.check_not_gone(ino)).and_then(|()| check());
+        let checked = self.check_known(ino).and_then(|()| check());
         self.unless_left_out(ino, checked)
-    }
-
-    /// A conflict if the inode was deleted while the volume was not mounted. It cannot be locked.
-    fn check_not_gone(&self, ino: Ino) -> Result<()> {
-        match self.reads.offline.gone.contains(&ino) {
-            true => self.conflict(ino, "it was deleted concurrently", ChangedBy(None)),
-            false => Ok(()),
-        }
     }
 
     /// Validates the basis of the permission to make the changes (see [`permission`]). The front
     /// end checks permission bits, so they are compared only if there is one.
     fn validate_permission<T: CommitOps>(&self, tree: &mut T) -> Result<()> {
         const PERMISSION: AttrSet = AttrSet::MODE.with(AttrSet::OWNER);
-        // The changes that are left out are not made.
-        let changes = if self.left_out.is_some() { self.overlay } else { self.whole };
-        let basis = PermissionBasis::of(changes, self.reads);
+        let basis = PermissionBasis::of(self.whole, self.reads);
         for (&ino, was) in &basis.changed {
-            let now = self.check_exists(tree, ino, was)?;
-            if guard_flags(was.flags) != guard_flags(now.flags) && AccessCheck::CommitFlags.is_made() {
-                return self.attr_conflict(
-                    tree,
-                    ino,
-                    "its immutable or append-only flag was changed concurrently",
-                );
-            }
-            if self.mounted && AccessCheck::CommitMode.is_made() {
-                self.compare(tree, ino, PERMISSION, was, &now)?;
-            }
+            self.validate_item(ino, || {
+                let now = self.check_exists(tree, ino, was)?;
+                if guard_flags(was.flags) != guard_flags(now.flags) && AccessCheck::CommitFlags.is_made() {
+                    let why = "its immutable or append-only flag was changed concurrently";
+                    return self.attr_conflict(tree, ino, why);
+                }
+                if self.mounted && AccessCheck::CommitMode.is_made() {
+                    self.compare(tree, ino, PERMISSION, was, &now)?;
+                }
+                Ok(())
+            })?;
         }
         if !self.mounted {
             return Ok(());
         }
         if AccessCheck::CommitWay.is_made() {
             for (&folder, was) in &basis.folders {
-                let now = self.check_exists(tree, folder, was)?;
-                self.compare(tree, folder, PERMISSION, was, &now)?;
+                self.validate_item(folder, || {
+                    let now = self.check_exists(tree, folder, was)?;
+                    self.compare(tree, folder, PERMISSION, was, &now)
+                })?;
             }
             for &(folder, name) in &basis.names {
-                if let Some(by) = self.name_changed(tree, folder, name)? {
-                    return self.conflict_name(folder, name, by);
-                }
+                self.validate_name(tree, folder, name)?;
             }
         }
         for &(ino, name) in basis.lists.iter().filter(|_| AccessCheck::CommitAcl.is_made()) {
-            if let Some(by) = self.xattr_changed(tree, ino, name)? {
-                return self.conflict(ino, "its access control list was changed concurrently", by);
-            }
+            const WHY: &str = "its access control list was changed concurrently";
+            self.validate_item(ino, || match self.xattr_changed(tree, ino, name)? {
+                Some(by) => self.conflict(ino, WHY, by),
+                None => Ok(()),
+            })?;
         }
         Ok(())
     }
