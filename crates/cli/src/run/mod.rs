@@ -109,7 +109,7 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
                 decide(args, &transaction, &ended, terminal.as_ref(), status)
             }
             // A file of the volume was needed to start it.
-            Err(failure) => Err(conflict(args, &transaction)?.unwrap_or(failure)),
+            Err(failure) => Err(conflict(&transaction, args.tx.is_some())?.unwrap_or(failure)),
         };
         match decided {
             Err(conflict) if conflict.exit == Exit::Conflict && status.tries <= args.retry => {
@@ -166,12 +166,11 @@ fn pause(tries: u32) {
 }
 
 /// The conflict of a doomed transaction. Every failure in one is a conflict, because it may be a
-/// consequence of one. It is aborted, unless it was open before (`--tx`) or is to stay open.
-fn conflict(args: &Run, transaction: &Transaction) -> Result<Option<Failure>> {
+/// consequence of one. It is aborted unless it stays open.
+fn conflict(transaction: &Transaction, stays_open: bool) -> Result<Option<Failure>> {
     if !transaction.is_doomed()? {
         return Ok(None);
     }
-    let stays_open = args.tx.is_some() || args.leave_open;
     Ok(transaction.commit(if stays_open { COMMIT_RETAIN } else { 0 }).err())
 }
 
@@ -185,12 +184,9 @@ fn decide(
 ) -> Result<u8> {
     let id = transaction.id();
     if ended.code() != 0 {
-        if let Some(conflict) = conflict(args, transaction)? {
-            match args.tx {
-                Some(_) => transaction.stay_open()?,
-                // Nothing is left open after a failure.
-                None if args.leave_open => transaction.abort()?,
-                None => {}
+        if let Some(conflict) = conflict(transaction, args.tx.is_some())? {
+            if args.tx.is_some() {
+                transaction.stay_open()?;
             }
             return Err(conflict);
         }
@@ -225,7 +221,7 @@ fn decide(
         }
         Answer::LeaveOpen => {
             // The command took no notice of a call that has failed. Its changes can be looked at.
-            let conflict = conflict(args, transaction)?;
+            let conflict = conflict(transaction, true)?;
             if let Err(failure) = transaction.keep(args.timeout, &label(&args.command), args.persist) {
                 if !transaction.is_kept() {
                     return Err(failure);
@@ -247,7 +243,7 @@ fn decide(
             Outcome::LeftOpen
         }
         Answer::StayOpen => {
-            let conflict = conflict(args, transaction)?;
+            let conflict = conflict(transaction, true)?;
             transaction.stay_open()?;
             code = conflict.map_or(code, |conflict| note_conflict(status, &conflict));
             Outcome::LeftOpen
