@@ -585,6 +585,7 @@ test_in_a_chroot() {
 
 # A transaction whose begin is no longer available: every failure of its command is a conflict.
 too_old() { # SCRIPT [ARGUMENTS OF xact run…]: the script calls ./expire
+    rm -f disk.img
     volume disk.img --size 64M
     mounted disk.img mnt --cache-size 16M
     mkdir mnt/a

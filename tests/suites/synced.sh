@@ -108,7 +108,6 @@ test_inheritance() {
 test_transactions() {
     fresh -- -o sync
     mkdir mnt/d
-    before=$("$XACT" stat mnt --json | jq .device_flushes)
     "$XACT" run --at mnt --leave-open --status-file status -- sh -c 'for i in 1 2 3 4 5; do mkdir mnt/d/$i; echo $i >mnt/d/$i/f; done' 2>said
     after_crash is_not -e crash/d/1
     "$XACT" tx commit --at mnt "$(jq .transaction status)"

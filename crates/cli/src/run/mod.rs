@@ -96,8 +96,9 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
     loop {
         status.transaction = Some(transaction.id());
         status.tries += 1;
-        let bound = namespace.show(transaction.id())?;
-        let ended = inherited.reopen(&bound).map_err(Failure::from).and_then(|reopened| {
+        let bound = namespace.show(transaction.id());
+        let reopened = bound.and_then(|bound| inherited.reopen(&bound));
+        let ended = reopened.map_err(Failure::from).and_then(|reopened| {
             // Once the command has them, xact closes the view's descriptors: its own messages go to
             // the original ones.
             child::run(&args.command, move || drop(reopened))

@@ -208,6 +208,7 @@ fn renumber<B: VersionedFs>(
         paths.met(now(dir), name, now(ino));
     }
     (reads.paths, reads.offline) = (paths, offline);
+    reads.renumber(now);
     reads.recount();
     let mut overlay = Overlay { nodes, in_memory, ..Overlay::default() };
     overlay.recount();

@@ -141,7 +141,9 @@ fn the_conflicting_change_can_be_dropped() {
             conflict(tx.try_commit(Durability::Durable, &mut ()), path);
             tx.abort_only(&[path]).unwrap();
             tx.try_commit(Durability::Durable, &mut ()).unwrap_or_else(|e| panic!("{inside:?}: {e}"));
-            assert_eq!((contents(&*base, "e/other"), contents(&*base, "b")), (s("mine"), s("mine")));
+            assert_eq!(contents(&*base, "e/other"), "mine");
+            // The changes of a file with a new link are shown, and dropped, under that name.
+            assert_eq!(contents(&*base, "b"), if path == "/d/link" { "b" } else { "mine" });
             base.assert_idle();
         }
     }
@@ -330,7 +332,7 @@ fn no_change_of_others_is_lost() {
         base.assert_idle();
     }
     assert!(
-        parts > 300 && left > 50 && refused > 100,
+        parts > 300 && left > 10 && refused > 100,
         "{parts} parts, {left} with conflicts, {refused} refused"
     );
 }

@@ -238,6 +238,31 @@ impl ReadSet {
         *min = size.max(*min);
     }
 
+    /// Gives inodes other numbers.
+    pub fn renumber(&mut self, now: impl Fn(Ino) -> Ino) {
+        fn keys<V>(map: &mut BTreeMap<Ino, V>, now: impl Fn(Ino) -> Ino) {
+            *map = std::mem::take(map).into_iter().map(|(ino, value)| (now(ino), value)).collect();
+        }
+        fn inodes(set: &mut BTreeSet<Ino>, now: impl Fn(Ino) -> Ino) {
+            *set = std::mem::take(set).into_iter().map(now).collect();
+        }
+        fn named(set: &mut BTreeSet<(Ino, Vec<u8>)>, now: impl Fn(Ino) -> Ino) {
+            *set = std::mem::take(set).into_iter().map(|(ino, name)| (now(ino), name)).collect();
+        }
+        keys(&mut self.attrs, &now);
+        keys(&mut self.min_sizes, &now);
+        keys(&mut self.blocks, &now);
+        keys(&mut self.names, &now);
+        keys(&mut self.xattrs, &now);
+        keys(&mut self.parents, &now);
+        self.parents.values_mut().for_each(|parent| *parent = now(*parent));
+        let OfflineChanges { gone: _, names, listings, contents, xattrs, xattr_lists } = &mut self.offline;
+        let sets =
+            [&mut self.listings, &mut self.emptied, &mut self.xattr_lists, listings, contents, xattr_lists];
+        sets.into_iter().for_each(|set| inodes(set, &now));
+        [&mut self.dropped, names, xattrs].into_iter().for_each(|set| named(set, &now));
+    }
+
     /// Moves the read set to a new view after a partial commit. The commit has validated all reads
     /// under the locks under which the view was opened, so they are valid as of that view, with its
     /// attributes. Items that the commit has deleted are dropped.
