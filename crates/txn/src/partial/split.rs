@@ -40,8 +40,15 @@ impl Overlay {
     }
 
     /// Removes the selected `part` after its commit, because the base has it now. `attr` returns
-    /// the attributes of an inode as of the view opened with that commit.
-    pub fn absorb(&mut self, selection: &Selection, part: &Overlay, attr: impl Fn(Ino) -> Result<Attr>) {
+    /// the attributes of an inode as of the view opened with that commit, `stays` whether an inode
+    /// keeps those that it had: it may be a conflict.
+    pub fn absorb(
+        &mut self,
+        selection: &Selection,
+        part: &Overlay,
+        stays: impl Fn(Ino) -> bool,
+        attr: impl Fn(Ino) -> Result<Attr>,
+    ) {
         for (&ino, node) in &mut self.nodes {
             node.names.retain(|name| !selection.names.contains(&(ino, name.to_vec())));
             let adopted = node.born && part.nodes.get(&ino).is_some_and(|node| node.nlink(0, u32::MAX) > 0);
@@ -54,7 +61,7 @@ impl Overlay {
         }
         self.normalize();
         self.nodes.retain(|&ino, node| {
-            if node.born {
+            if node.born || stays(ino) {
                 return true;
             }
             let changes_contents = node.file.is_changed(node.origin.size);

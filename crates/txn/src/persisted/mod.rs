@@ -42,7 +42,7 @@ use xact_types::{Errno, Error, Ino, Result};
 
 use crate::options::{TxOptions, TxState};
 use crate::overlay::Overlay;
-use crate::partial::Selection;
+use crate::partial::{LeftOut, Selection};
 use crate::transaction::{Inner, Transaction};
 use crate::tx_tree::{Access, TxTree};
 use crate::validation::read_set::ReadSet;
@@ -166,6 +166,7 @@ impl<B: VersionedFs> Transaction<B> {
         selected: &Selection,
         part: &Overlay,
         reads: &ReadSet,
+        left_out: &LeftOut,
     ) -> Option<Rest> {
         inner.on_volume.as_ref()?;
         let scratch = Mutex::default();
@@ -173,8 +174,10 @@ impl<B: VersionedFs> Transaction<B> {
         tree.borrow_mut().pins = Some(&inner.pins);
         let attr = |ino: Ino| part.still_has(tree.borrow_mut().attr(ino)?);
         let (mut overlay, mut reads) = (inner.overlay.clone(), reads.clone());
-        overlay.absorb(selected, part, attr);
-        reads.rebase(attr, |dir| tree.borrow_mut().parent(dir));
+        // Some of what is left out may turn out to be a conflict.
+        let stays = |ino: Ino| left_out.has(ino);
+        overlay.absorb(selected, part, stays, attr);
+        reads.rebase(stays, attr, |dir| tree.borrow_mut().parent(dir));
         Some(Rest { overlay, reads, part: part.clone() })
     }
 

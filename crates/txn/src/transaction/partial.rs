@@ -42,13 +42,13 @@ impl<B: VersionedFs> Transaction<B> {
             Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, None, &mut self.budget())?;
         let part = inner.overlay.part(&selected, Keep::Selected);
         part.check_shape(|dir| self.parent_in_view(inner, dir), &reads.paths)?;
-        let rest = self.rest_after(inner, &selected, &part, &reads);
-        let note = self.note_of_commit(inner, rest)?;
         let left_out = LeftOut::of(&part, &inner.overlay, &reads.paths, refused);
         // The chosen changes concern the file of which a change was refused.
         if refused.is_some_and(|ino| !left_out.has(ino)) {
             inner.check_not_doomed(&self.space)?;
         }
+        let rest = self.rest_after(inner, &selected, &part, &reads, &left_out);
+        let note = self.note_of_commit(inner, rest)?;
         let left_out = Some(left_out);
         let commit = Commit { left_out, ..self.as_commit(inner, &part, &reads) };
         let mut hold = None;
@@ -64,13 +64,14 @@ impl<B: VersionedFs> Transaction<B> {
         let pins = &inner.pins;
         let at = |ino: Ino| pins.stamp_of(ino).unwrap_or(stamp);
         let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, at(ino))?);
-        inner.overlay.absorb(&selected, &part, attr);
+        let stays = |ino: Ino| pins.stamp_of(ino).is_some();
+        inner.overlay.absorb(&selected, &part, stays, attr);
         for (ino, _) in part.nodes.iter().filter(|(_, node)| node.born) {
             if inner.overlay.nodes.get(ino).is_none_or(|node| !node.born) {
                 self.base.adopted_inode(&self.space, *ino);
             }
         }
-        reads.rebase(attr, |dir| self.base.parent_at(dir, at(dir)));
+        reads.rebase(stays, attr, |dir| self.base.parent_at(dir, at(dir)));
         drop(reads);
         inner.overlay.recount();
         let before = inner.hold.replace(hold).expect("an active transaction has a view");

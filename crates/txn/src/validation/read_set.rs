@@ -265,11 +265,18 @@ impl ReadSet {
 
     /// Moves the read set to a new view after a partial commit. The commit has validated all reads
     /// under the locks under which the view was opened, so they are valid as of that view, with its
-    /// attributes. Items that the commit has deleted are dropped.
-    pub fn rebase(&mut self, attr: impl Fn(Ino) -> Result<Attr>, parent: impl Fn(Ino) -> Result<Ino>) {
-        let there = |ino: &Ino| attr(*ino).is_ok();
-        self.attrs.retain(|ino, (_, was)| attr(*ino).map(|now| *was = now).is_ok());
-        self.min_sizes.retain(|ino, min| attr(*ino).map(|now| *min = now.size.min(*min)).is_ok());
+    /// attributes. Items that the commit has deleted are dropped. Inodes for which `stays` returns
+    /// true were left out of that, and keep their attributes.
+    pub fn rebase(
+        &mut self,
+        stays: impl Fn(Ino) -> bool,
+        attr: impl Fn(Ino) -> Result<Attr>,
+        parent: impl Fn(Ino) -> Result<Ino>,
+    ) {
+        let there = |ino: &Ino| stays(*ino) || attr(*ino).is_ok();
+        self.attrs.retain(|ino, (_, was)| stays(*ino) || attr(*ino).map(|now| *was = now).is_ok());
+        self.min_sizes
+            .retain(|ino, min| stays(*ino) || attr(*ino).map(|now| *min = now.size.min(*min)).is_ok());
         self.blocks.retain(|ino, _| there(ino));
         self.names.retain(|ino, _| there(ino));
         self.listings.retain(there);
