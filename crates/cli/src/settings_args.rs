@@ -191,7 +191,7 @@ mod tests {
         let mut text = "# Settings\n\n\
             This page is generated from the table in `crates/types/src/settings/table.rs`, as are the help of `xact mount` and\n\
             `xact mode` and their manual pages. After a change of the table, `UPDATE_DOCS=1 cargo test -p xact-cli settings`\n\
-            writes it again.\n\n\
+            writes this page again.\n\n\
             A *mode* is a mount option (`xact mount -o NAME=VALUE`) and can also be kept on the volume (`xact mode set VOLUME\n\
             NAME=VALUE`), in an entry of a record in the superblock ([FORMAT](FORMAT.md#a-volumes-own-modes)). The mount option\n\
             counts, else the value on the volume, else the default. The mount option `NAME=default` leaves the choice to the\n\

@@ -1,4 +1,4 @@
-//! Volumes with generations, made from those of mke2fs, and generations as images for e2fsck.
+//! Gives generations to ext4 volumes, and exports generations as images for e2fsck.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Policies for the deletion of snapshots: they keep the newest of the last hours, days, weeks,
-//! months and years.
+//! Retention policies, which decide which snapshots are deleted. A policy keeps, for example, the
+//! newest snapshot of each of the last hours, days, weeks, months or years.
 
 use std::fmt;
 use std::str::FromStr;

@@ -8,8 +8,8 @@ use clap::Args;
 ///
 /// Lists the jbd2 transactions in the log from its tail to its end, written by Linux or by xact,
 /// intact or damaged. Shows the number, the state and the time of each transaction, the blocks that
-/// it revokes, and the checksums that are wrong. Also shows how many blocks of each use (inode
-/// table, directory, and so on) it has copies of.
+/// it revokes, and the checksums that are wrong. Also shows, for each use of blocks (inode table,
+/// directory, and so on), how many copies of such blocks the transaction has.
 ///
 /// A transaction has one of four states. 'complete': recovery replays it. 'torn': it is the last
 /// one and has a wrong checksum, as a crash leaves it; recovery discards it. 'unfinished': it is

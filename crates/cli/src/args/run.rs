@@ -90,9 +90,10 @@ pub struct Run {
     /// io-error, not-started or failed), exit_code (of xact run), command_status and command_signal
     /// (of CMD; null if it did not run), mount, transaction (its number), tries, path (of a
     /// conflict), conflicting_tx, reason, and snapshot (the name of the snapshot that --snapshot
-    /// made). The outcome is kept if the transaction was left open. After a conflict,
+    /// made). The outcome 'kept' means that the transaction was left open. After a conflict,
     /// conflicting_tx is the transaction that committed first, or null for a program outside of any
-    /// transaction. The outcome is aborted with command_status 0 if the answer to --ask was no.
+    /// transaction. If the answer to --ask was no, the outcome is 'aborted' and command_status is
+    /// 0.
     ///
     /// The file is empty while CMD runs, and remains empty if xact run is killed: then the
     /// transaction was aborted.

@@ -10,16 +10,17 @@
 //!   later commit has not lost it.
 //!
 //! The two runs must have the same effect for the block's owner. A block of one inode always meets
-//! this: an operation holds its inodes' locks from before it begins a handle until after the
-//! handle's end, so an operation in the later commit got the lock after the one in the draining
-//! commit had ended. Blocks that inodes share are changed by `update_shared` alone. Its closure
-//! takes values that are right for both versions (bits to set, an amount to add to a count) and
-//! computes each version's own checksum; or it takes one value for each version (the links of the
-//! orphan list: `update_per_version`).
+//! this. An operation locks its inodes before it begins a handle, and unlocks them after the
+//! handle's end. So when an operation in the later commit has the lock, those in the draining
+//! commit that had it have ended. Blocks that inodes share are changed by `update_shared` alone.
+//! Its closure takes values that are right for both versions (bits to set, an amount to add to a
+//! count) and computes each version's own checksum; or it takes one value for each version (the
+//! links of the orphan list: `update_per_version`).
 //!
-//! The draining commit sees only those effects of the later one that cannot be undone for it. An
-//! operation decides by the newest contents. In these the later commit may have taken more, but has
-//! given nothing back: what it frees becomes available when that commit is durable.
+//! An operation in the draining commit decides by the newest contents, which include changes of the
+//! later commit. This is safe, although a crash may undo the later commit alone: the later commit
+//! may have taken something (a block, an inode), but has given nothing back. What it frees becomes
+//! available only when it is durable.
 
 use std::sync::Arc;
 

@@ -28,8 +28,8 @@
 //! - Deleting a snapshot takes the blocks of the new list of snapshots. A running removal takes a
 //!   limited number of blocks: a few for each group that it frees blocks in.
 //!
-//! Removals take pool blocks too, for metadata that a snapshot holds. So their share is large and
-//! not endless. Deleting a snapshot always works, and frees the blocks that it alone had.
+//! Removals take pool blocks too, for metadata that a snapshot holds. So their share is large, but
+//! it can be used up. Deleting a snapshot always works, and frees the blocks that it alone had.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

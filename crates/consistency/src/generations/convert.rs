@@ -1,7 +1,7 @@
 //! Converts a volume with generations to a plain ext4 volume. `format` converts the other way.
 //!
 //! 1. Commits write every block home ([`Generations::write_all_home`]), until the pool holds only
-//!    the copies of the superblock. Each is an ordinary generation.
+//!    the copies of the superblock. Each of these commits makes an ordinary generation.
 //! 2. The primary superblock is written to its own place with the generation's contents, but with
 //!    our `incompat` bit. **Flush.**
 //! 3. The bit is cleared in it. **Flush.** From here on it is an ext4 volume, and nothing refers to

@@ -1,7 +1,7 @@
 //! Gives an ext4 volume generations, on a device with space after the volume.
 //!
-//! 1. The blocks that hold copies of the superblock move to the pool, with a map to them, and the
-//!    first root. **Flush.**
+//! 1. The blocks that hold copies of the superblock are copied to the pool. A map that leads to
+//!    them and the first root are written. **Flush.**
 //! 2. The copies at home get our `incompat` bit, the primary one last. From then on the kernel and
 //!    e2fsck refuse the volume. Without the bit they would take old metadata at home for the
 //!    present state. **Flush.**

@@ -11,8 +11,9 @@
 //! it changes the record has the bytes that differ, if they are few, or else the block; it also
 //! lists the freed blocks. The map, the pool and the root stay unchanged. In memory `published_map`
 //! keeps the contents, and all readers take them from there, until the next generation writes them
-//! along with its own changes. Its root has another checksum, so the log is empty from the moment
-//! the root counts.
+//! along with its own changes. The first record names the checksum of the root that it continues.
+//! The next generation's root has another checksum, so the log is empty from the moment that this
+//! root counts.
 //!
 //! Invariants:
 //! 1. A record is written only when the record before it is durable. An engine writes records only

@@ -32,10 +32,11 @@
 //! Invariants, which are the crash argument:
 //! 1. No block that the durable generation or a snapshot refers to is ever written. A write goes to
 //!    a pool block that is clear in the pool's bitmap, to the inactive copy of a bitmap block, or
-//!    to the home of a block. Metadata is written home only if the durable generation has it in
-//!    the pool and no snapshot has anything in its home (`writeback_home`). The same holds for file
-//!    data that the commit did not change. Changed file data goes to blocks that are free in the
-//!    durable generation and in every snapshot, or as `redirect` and `place_blocks` say.
+//!    to the home of a block. Metadata is written home only if the durable generation has it in the
+//!    pool and no snapshot has anything in its home (`writeback_home`). The same holds for file
+//!    data in the pool that the commit did not change. Changed file data goes to blocks that are
+//!    free in the durable generation and in every snapshot, or as `redirect` and `place_blocks`
+//!    say.
 //! 2. A root is written only when everything that it leads to is durable. All file data whose
 //!    `write_data` returned before the commit was closed is durable by then, too. The same holds
 //!    for a record of the log if data is ordered. With `data=writeback`, one flush may make the
@@ -44,8 +45,8 @@
 //!    slot of the durable generation is never overwritten. So at any moment one slot holds a whole
 //!    root, whose generation is complete. A torn root that a crash left is wiped, durably, before
 //!    another root is written to its slot. Without the wipe, a second crash could tear the new root
-//!    and complete the old one, since both have the same number. But pool blocks of the old one
-//!    have been reused since.
+//!    and thereby complete the old one, since both have the same number. The pool blocks that the
+//!    old one leads to have been reused since then.
 //! 4. A generation is reported as durable, and what it freed is reused, only after the flush behind
 //!    its root.
 //! 5. After a failed write or flush nothing is written any more.

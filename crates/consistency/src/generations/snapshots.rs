@@ -15,7 +15,8 @@
 //!   or nothing of it if a crash comes first. The settings of the volume (its label, its modes) are
 //!   not part of the snapshot: they are put into its superblock, which the same commit writes. The
 //!   snapshot stays. So it holds all blocks that the restored volume has at home, and the first
-//!   change of each goes to the pool. No file system may have read through the engine before.
+//!   change of each goes to the pool. A restore must come before any file system reads through this
+//!   engine, because the restore changes what the file system has read.
 //!
 //! A snapshot of chosen paths is made from one of the volume: see `partial`.
 //!

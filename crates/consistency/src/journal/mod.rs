@@ -37,7 +37,8 @@
 //! 4. Space of the log is overwritten only when a tail past it is durable. The tail passes a
 //!    transaction only when each of its blocks is durable at home, or in a later durable
 //!    transaction, or freed by one.
-//! 5. A block freed in a commit has a revoke record in it if the live log holds a copy of it.
+//! 5. If a commit frees a block of which the live log holds a copy, the commit has a revoke record
+//!    for the block.
 //! 6. A commit may contain file data in the same way as metadata. While the live log has a copy of
 //!    a block, only a checkpoint writes that block in place (`SlotState::data`). The log has the
 //!    copy until the tail has passed it or a durable commit has revoked it. Every write to a block

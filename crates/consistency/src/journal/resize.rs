@@ -1,4 +1,4 @@
-//! A temporarily longer journal, for a commit that its log would not take (TX-16).
+//! A journal that is longer for a time, for a commit that does not fit in the log as it is (TX-16).
 //!
 //! The file system gives the journal's inode more blocks, and takes them back (`xact_fs`,
 //! `live/space/journal_size.rs`); the log's geometry changes here. On the volume:
@@ -16,8 +16,9 @@
 //!    the kernel's and e2fsck's) finds the log through the inode before it replays anything. So the
 //!    inode gets longer at home, by a checkpoint, before `s_maxlen` rises, and shorter only after
 //!    it fell.
-//! 2. `s_maxlen` changes while the log is empty and its tail, at the head, is durable: no recovery
-//!    looks for a transaction in another ring than it was written to. All fields lie in one sector.
+//! 2. `s_maxlen` changes only while the log is empty and the durable tail is at the head. So no
+//!    recovery looks for a transaction in another ring than the one that it was written to. All
+//!    fields lie in one sector.
 //! 3. The new blocks hold zeros before the inode's commit: the old contents of a file there must
 //!    not be taken for a part of the log.
 //! 4. `made_with` is durable before the inode changes, and is removed last. So an opening that

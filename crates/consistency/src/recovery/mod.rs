@@ -2,8 +2,9 @@
 //!
 //! Layer: consistency. Three passes over the log, as in the kernel's `fs/jbd2/recovery.c`:
 //!
-//! 1. [`scan`]: finds the end. The log extends from the tail as long as each block is where it must
-//!    be, carries the expected sequence number, and each transaction ends in a sound commit block.
+//! 1. [`scan`]: finds the end. The log extends from the tail over all transactions that are whole:
+//!    each of the journal's own blocks is where it must be and carries the expected sequence
+//!    number, and the last of them is a sound commit block.
 //! 2. [`revoke`]: for each block, the last transaction that revoked it.
 //! 3. [`replay`]: verifies every copy that counts, then writes the newest copy of each block home.
 //!
@@ -24,10 +25,11 @@
 //! - Fast commits are refused, not replayed.
 //!
 //! After a replay the volume is byte for byte what the kernel and `debugfs -w -R jr` leave, except
-//! for: the ext4 superblock's statistics (times, kilobytes written, mount counts, free counts,
-//! which the kernel recomputes) and its checksum; and in the journal superblock `s_head` (set by
-//! the kernel and by us, not by debugfs), the checksum features (which a kernel mount sets by its
-//! options) and the checksum.
+//! for some fields:
+//! - in the ext4 superblock, the statistics (times, kilobytes written, mount counts, and free
+//!   counts, which the kernel recomputes) and the checksum;
+//! - in the journal superblock, `s_head` (set by the kernel and by us, not by debugfs), the
+//!   checksum features (which a kernel mount sets by its options) and the checksum.
 
 pub mod inspect;
 mod reader;

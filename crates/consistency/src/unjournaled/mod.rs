@@ -1,4 +1,4 @@
-//! Volumes without a journal: metadata is written home, in no order that would survive a crash.
+//! Volumes without a journal: metadata is written home in no particular order.
 //!
 //! Layer: consistency. Commits exist here too, since the file system above is the same. A commit
 //! writes every block that changed since the last one home and flushes; the actions that wait for

@@ -1,6 +1,6 @@
 //! The fence between the kernel's caches and a commit. A fence holds the inodes that its commit is
-//! about to change, and the kernel's requests for these inodes that wait until the change is
-//! visible.
+//! about to change. It also holds requests of the kernel for these inodes: they wait until the
+//! change is visible.
 //!
 //! ```text
 //!                begin                block                release
@@ -24,9 +24,9 @@
 //!
 //! After the release an inode's attributes are *fresh*: replies still give them no lifetime. The
 //! kernel (6.18, `fuse_change_attributes_common`) marks attributes as valid before it has stored
-//! them, so another program would find the old ones with a new expiry time. Every thread asks for
-//! the attributes itself as long as they have no lifetime. A thread that asks again has stored the
-//! attributes of its first reply: then the attributes get a lifetime. They also get one after a
+//! them, so another program would find the old ones with a new expiry time. While attributes have
+//! no lifetime, every thread that calls asks for them itself. A thread that asks again has stored
+//! the attributes of its first reply: then the attributes get a lifetime. They also get one after a
 //! fixed number of replies, in case many threads ask only once each.
 
 use std::collections::HashMap;

@@ -7,10 +7,11 @@
 //!
 //! - Attributes of such a node and names below it have no lifetime: the kernel asks each time.
 //! - Contents and attributes that the kernel gets through such a node are *noted* before they are
-//!   read. A change of the file is applied first. Then all noted nodes are taken, and the kernel
-//!   forgets what it has of them. Only then is the change answered. A read that was noted too late
-//!   for that has already seen the change. (Attributes are noted although the kernel keeps none of
-//!   them: a reply on its way must not arrive after a newer one, or the size would be wrong.)
+//!   read. A change of the file is applied first. Then the notes of all other nodes are removed,
+//!   and the kernel forgets what it has of these nodes. Only then is the change answered. A read
+//!   that was noted too late for that has already seen the change. (Attributes are noted although
+//!   the kernel keeps none of them: a reply on its way must not arrive after a newer one, or the
+//!   size would be wrong.)
 //! - A change through such a node makes the kernel forget what it has of the volume's own node, in
 //!   the same way.
 //!

@@ -1,9 +1,9 @@
 //! Nodes of views that were committed with [`COMMIT_FOLLOW`](xact_control::abi::COMMIT_FOLLOW),
 //! which stand for the volume's inodes (see `followers`).
 //!
-//! In a folder of such a view, files are found as the volume's own nodes, and folders as nodes of
-//! the view: the kernel keeps a folder in one place only, and would move the volume's node here
-//! from where other processes use it.
+//! In a folder of such a view, a lookup finds files as the volume's own nodes, and folders as nodes
+//! of the view. The reason is that the kernel keeps the node of a folder in one place only: it
+//! would move the volume's node to the view, away from where other processes use it.
 //!
 //! A change is answered when the kernel has forgotten everything elsewhere that the change made
 //! outdated. That waits for locks of pages, so it runs on a separate thread.

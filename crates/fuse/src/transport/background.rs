@@ -1,10 +1,10 @@
-//! Threads in addition to the workers, for two kinds of requests:
-//! - Those of busy users (see `user_shares`), with a lower priority than workers, on the CPUs that
-//!   the caller may use. A worker would have to change its priority and its CPUs for one request,
-//!   and change them back. That takes longer than most requests, on the CPU of the next caller. A
-//!   thread of this kind keeps its priority, and seldom changes its CPUs.
-//! - Those of other threads while a single caller is served (see `single_caller`), with the
-//!   priority of a worker.
+//! Threads in addition to the workers, of two kinds:
+//! - Threads for requests of busy users (see `user_shares`). They have a lower priority than
+//!   workers, and run on the CPUs that the caller may use. Such a thread keeps its priority, and
+//!   seldom changes its CPUs. A worker would have to change both for one request, and change them
+//!   back, which takes longer than most requests.
+//! - Threads for requests of other callers while a single caller is served (see `single_caller`).
+//!   They have the priority of a worker.
 //!
 //! `Shares` bounds how many of one user run at a time. Root and the mount's owner have no bound:
 //! each of their threads that waits for a reply may occupy one thread here.

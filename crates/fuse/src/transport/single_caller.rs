@@ -1,9 +1,9 @@
 //! Serves a single caller from the caller's own CPU.
 //!
 //! A request wakes a worker and its reply wakes the caller. Across CPUs each of the two costs an
-//! interrupt, and in a virtual machine the end of a halt: some 25 us for a round trip in which the
-//! server works for two (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends a woken thread
-//! to an idle CPU, wherever it ran before. Left alone, the two never run on the same CPU.
+//! interrupt, and in a virtual machine the end of a halt. A round trip takes some 25 us, of which
+//! the server works for 2 us (`docs/adr/fuse-one-caller-one-cpu.md`). The scheduler sends a woken
+//! thread to an idle CPU, wherever it ran before. Left alone, the two never run on the same CPU.
 //!
 //! Therefore, while most requests come from one thread:
 //! 1. One worker waits for requests, not several in turns. A thread that has just gone to sleep

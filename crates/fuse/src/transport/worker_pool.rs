@@ -1,9 +1,9 @@
 //! Worker threads: some that wait for requests, and those that are busy.
 //!
-//! An operation may wait for the device. So one state must never occur: all workers are busy, and a
-//! request waits that one of them needs, directly or not. A worker that takes the last waiting
-//! place therefore puts another worker in it before it starts to work. When fewer requests come,
-//! surplus workers are parked, and after a while they end.
+//! An operation may wait for the device. So one state must never occur: all workers are busy, and
+//! one of them depends on a request that no worker has taken yet. A worker that takes the last
+//! waiting place therefore puts another worker in it before it starts to work. When fewer requests
+//! come, surplus workers are parked, and after a while they end.
 //!
 //! With one caller at a time a second worker is in the way (see `single_caller`). Then one worker
 //! waits alone, and a guard calls another one when it has been busy for long.

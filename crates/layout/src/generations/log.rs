@@ -16,13 +16,13 @@
 //!          then for each range: offset (2)  length (2)  bytes
 //! ```
 //! *Changed*: the ranges replace bytes of the block. *Filled*: the rest of the block is zero.
-//! *Freed*: the block is neither metadata nor data in the log any more, and earlier records of it
+//! *Freed*: the block is no longer metadata, and the log has no data of it; earlier entries for it
 //! do not count. File data goes home with the next generation, not to the pool, unless a snapshot
 //! has the block.
 //!
-//! So a record counts only while its generation is the newest, and only behind the exact records
-//! that it was written behind. Records that an older log or an older volume left in the area never
-//! count.
+//! Because of the fields at 8, 16 and 20, a record counts only while its generation is the newest,
+//! and only behind the exact records that it was written behind. Records that an older log or an
+//! older volume left in the area never count.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

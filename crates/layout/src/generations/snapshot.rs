@@ -1,5 +1,5 @@
-//! The list of snapshots: one record for each, from the oldest to the newest, with the paths of
-//! those of chosen paths.
+//! The list of snapshots, from the oldest to the newest. Each snapshot has one record. The paths of
+//! a partial snapshot are in records of text behind it.
 //!
 //! ```text
 //!  0 generation   8 time (seconds)   16 map root (pointer)   28 name, 100 bytes, padded with 0

@@ -7,10 +7,11 @@
 //!    that it changes;
 //! 2. mode, owner and access control lists of the folders above these, and the names on the paths.
 //!
-//! A serializable transaction has recorded all of this as read. Under snapshot isolation, reads are
-//! not validated, except these; once the read set was coarsened, all reads are. A change of any of
-//! it is a conflict, even if it would still permit the change: the kernel, which knows all groups
-//! and capabilities of the caller, checks a new attempt again.
+//! A serializable transaction has recorded all of this as read. Under snapshot isolation, these are
+//! the only reads that are validated, unless the read set was coarsened: then all reads are
+//! validated. If another process has changed any of this, that is a conflict, even if the
+//! transaction's changes would still be permitted. The kernel, which knows all groups and
+//! capabilities of the caller, checks them again at the next attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -127,7 +127,7 @@ pub static SETTINGS: [Setting; 33] = [
                 "immediate",
                 "At the write, as in ext4; a crash may leave a file with a size but without its data",
             ),
-            word("delayed", "With the data"),
+            word("delayed", "When the data is written back"),
         ],
         1,
         "When the new size of a written file enters the journal",
@@ -141,7 +141,7 @@ pub static SETTINGS: [Setting; 33] = [
                 "immediate",
                 "At the write, as in ext4; an fsync commits the inodes of all files written since the last commit",
             ),
-            word("delayed", "With the data"),
+            word("delayed", "When the data is written back"),
         ],
         1,
         "When the new times of a written file enter the journal",
@@ -258,7 +258,8 @@ pub static SETTINGS: [Setting; 33] = [
         "Keep access times in memory until a change of the inode, a sync or the unmount, for at most a day",
     ),
     Setting {
-        notes: "A freed block is discarded once a crash cannot bring its file back. fstrim(8) discards all free blocks.",
+        notes: "A freed block is discarded when the commit that freed it is durable and no open transaction reads it. \
+                fstrim(8) discards all free blocks.",
         ..flag(
             Id::Discard,
             "discard",

@@ -27,9 +27,9 @@
 //!   or for a thread that may be waiting for the device. It also stays open while an operation in
 //!   it applies a large transaction (`waits`). During that time only the leader waits.
 //! - New operations could bring new waits without end. So the leader locks the commit when
-//!   [`WAITS_MAX`](closing::WAITS_MAX) waits have begun since it began to close the commit. It does
-//!   not do so during a long wait, one during which as many others have begun: the leader waits for
-//!   its end.
+//!   [`WAITS_MAX`](closing::WAITS_MAX) waits have begun since it began to close the commit. But a
+//!   wait is *long* when as many others have begun since its begin. The leader lets a long wait end
+//!   before it locks the commit.
 //! - No thread leads in a poisoned pipeline. All waiting threads are woken with the reason.
 
 mod background;

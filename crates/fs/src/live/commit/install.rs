@@ -9,10 +9,10 @@
 //!    data. A crash before it leaves the old blocks intact: the same commit frees them, and they
 //!    cannot be reused before it is durable. So no caller waits for the writes of the contents
 //!    before that flush.
-//! 3. Small contents (`data::data_mode`) are not written when they are staged: install puts them
-//!    into the same commit as journal blocks, and a commit survives as a whole or not at all.
-//!    Copies in the log that belong to an earlier owner of such a block were revoked when it was
-//!    freed.
+//! 3. Small contents (`data::data_mode`) are not written when they are staged. Install makes them
+//!    part of the same commit, which writes them to the log (`journal_data`), and a commit survives
+//!    as a whole or not at all. Copies in the log that belong to an earlier owner of such a block
+//!    were revoked when it was freed.
 //! 4. Journaled contents that replace a written block go to that block's place (`Overwrites`), and
 //!    the block taken for them is given back. Until the commit is durable the place holds the old
 //!    contents, as in 2: only the checkpoint writes there, after the commit. An earlier write in

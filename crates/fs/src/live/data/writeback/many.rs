@@ -7,9 +7,9 @@
 //! written, so the crash argument of [`super`] holds for each inode.
 //!
 //! *Cost.* Data in the host's page cache would be written by the next flush, and so delay an fsync
-//! of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it out). No
-//! caller waits for the writes of this module. So the data is on the device before it is linked,
-//! and an fsync that commits the links has no data left to write.
+//! of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it out). So
+//! this module writes data to the device before it links the data. No caller waits for these
+//! writes, and an fsync that commits the links has no data left to write.
 //!
 //! *Locks.* The locks of all inodes of a group are held, upgradable, while their data is written.
 //! They are taken in rising order, as everywhere. They are made exclusive and released in falling
