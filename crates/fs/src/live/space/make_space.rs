@@ -52,6 +52,8 @@ pub(in crate::live) struct Effort {
     /// Blocks that the caller needs at least; 0 if unknown.
     pub needed: u64,
     reclaimed: bool,
+    /// What was freed and not available when step 1 ended.
+    unavailable: u64,
     waited_for_commits: Duration,
     since: Option<Instant>,
 }
@@ -64,7 +66,7 @@ impl LiveFs {
             return Ok(false);
         }
         let round = self.space.rounds.load(SeqCst);
-        if !effort.reclaimed {
+        if !effort.reclaimed || self.more_was_freed(effort) {
             let released = self.space.held_deletions.wait(|ino| !self.is_deletion_pending(ino));
             let waited = self.wait_for_removals() || released;
             effort.reclaimed = !waited;
@@ -76,6 +78,7 @@ impl LiveFs {
                 || self.engine.reserved_space() > 0
             {
                 self.reclaim()?;
+                effort.unavailable = self.allocator.reclaimable();
                 return Ok(true);
             }
         }
@@ -99,7 +102,13 @@ impl LiveFs {
             effort.waited_for_commits += COMMITS_WAIT_STEP;
             effort.reclaimed &= self.space.transactions.any_pinned();
         }
-        Ok(waits)
+        // Others may have deleted something since step 1, as the last one that holds space.
+        Ok(waits || self.more_was_freed(effort))
+    }
+
+    /// Whether step 1 would make more available than it did for this caller.
+    fn more_was_freed(&self, effort: &Effort) -> bool {
+        self.space.removals.load(SeqCst) > 0 || self.allocator.reclaimable() > effort.unavailable
     }
 
     /// Reserves blocks, making space if necessary.
