@@ -24,11 +24,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLockWriteGuard};
 use xact_types::{Error, Ino, Result};
 
 use crate::live::inode::cache::InodeCache;
-use crate::live::inode::cached::InodeState;
+use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::versioned_fs::read_as_of::Stamp;
 use born::{BornInodes, Lifetime};
 use stamps::{Change, Stamps};
@@ -52,12 +52,22 @@ pub(super) struct Mvcc {
     unlinked: Mutex<BTreeMap<Ino, Lifetime>>,
 }
 
-/// How pruning treats an inode that another thread has locked.
+/// How pruning and spilling treat an inode that another thread has locked.
 #[derive(Clone, Copy)]
 enum Contended {
     /// Its old versions stay until the next view ends.
     Skip,
     Wait,
+}
+
+impl Contended {
+    /// Locks an inode, unless it is to be skipped.
+    fn lock(self, cached: &CachedInode) -> Option<RwLockWriteGuard<'_, InodeState>> {
+        match self {
+            Contended::Skip => cached.state.try_write(),
+            Contended::Wait => Some(cached.state.write()),
+        }
+    }
 }
 
 impl Mvcc {
@@ -147,11 +157,7 @@ impl Mvcc {
         };
         for ino in list {
             let Some(cached) = inodes.peek(ino) else { continue };
-            let state = match contended {
-                Contended::Skip => cached.state.try_write(),
-                Contended::Wait => Some(cached.state.write()),
-            };
-            let Some(mut state) = state else { continue };
+            let Some(mut state) = contended.lock(&cached) else { continue };
             // The views are read under the lock: see `stamps`.
             state.versions.prune(&self.stamps.views());
             self.count(&mut state.versions);

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use xact_types::{Error, Ino, Result, Run};
 
+use super::Contended;
 use super::spilled_version::SpilledVersion;
 use super::versions::BlockInMemory;
 use crate::alloc::Purpose;
@@ -38,10 +39,11 @@ impl LiveFs {
     pub(super) fn spill_versions(&self) {
         let enough = self.mvcc.limit_bytes / 100 * LOW_PERCENT;
         let inodes: Vec<Ino> = self.mvcc.versioned.lock().keys().copied().collect();
-        for ino in inodes {
-            // An inode that is in use stays in memory.
+        // Those that other threads use come last: most versions may be of one of them.
+        let waits = [Contended::Skip, Contended::Wait];
+        for (contended, ino) in waits.into_iter().flat_map(|how| inodes.iter().map(move |ino| (how, *ino))) {
             let Some(cached) = self.inodes.peek(ino) else { continue };
-            let Some(mut state) = cached.state.try_write() else { continue };
+            let Some(mut state) = contended.lock(&cached) else { continue };
             while self.mvcc.version_bytes() > enough {
                 match self.spill_some(ino, &mut state) {
                     Ok(true) => {}
