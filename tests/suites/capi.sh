@@ -538,6 +538,64 @@ for call in lambda: xact.transaction("/").__enter__(), lambda: xact.folder("/").
             raise AssertionError(call)
 PY
 }
+# A transaction that is too old: whatever its calls report, it is a conflict, and tried again.
+test_too_old() {
+    fresh --cache-size 16M
+    head -c 100M /dev/urandom >mnt/large
+    "$XACT" sync mnt
+    cat >program.c <<'END'
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include <xact.h>
+
+int main(void) {
+    xact_tx *tx = xact_tx_begin("mnt", 0);
+    assert(tx != NULL && openat(xact_tx_dir(tx), "of-c", O_CREAT | O_WRONLY, 0644) >= 0);
+    assert(xact_tx_doomed(tx) == 0 && system("./expire") == 0);
+    assert(openat(xact_tx_dir(tx), "folder", O_RDONLY) < 0 && errno == ESTALE);
+    assert(xact_tx_doomed(tx) == 1);
+    assert(xact_tx_commit(tx, 0) == -1 && errno == ESTALE && xact_tx_reason(tx) == XACT_REASON_TOO_OLD);
+    xact_tx_free(tx);
+    return 0;
+}
+END
+    # Deleted contents stay for the transaction, until the volume is full for others.
+    cat >expire <<'END'
+#!/bin/sh
+rm mnt/large
+head -c 300M /dev/zero >mnt/filler 2>/dev/null
+rm mnt/filler
+END
+    chmod +x expire
+    compiled program.c
+    ./program
+    [[ ! -e mnt/of-c ]] || fail "a transaction that is too old was committed"
+    head -c 100M /dev/urandom >mnt/large
+    "$XACT" sync mnt
+    export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
+    python3 - <<'END'
+import errno, os, subprocess, xact
+tries = []
+def work(tx):
+    tries.append(1)
+    with open(f"{tx.path}/of-python", "w") as file:
+        file.write("x")
+    if len(tries) == 1:
+        subprocess.run("./expire", check=True)
+        try:
+            open(f"{tx.path}/folder/none")
+        except OSError as error:
+            assert error.errno == errno.ESTALE, error
+            raise ValueError("something else") from error
+xact.run(work, xact.folder("mnt"))
+assert len(tries) == 2 and open("mnt/of-python").read() == "x"
+END
+    afterwards
+}
+
 test_mail_store() {
     fresh
     export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
