@@ -89,7 +89,11 @@ PY
 }
 
 # A writer that is killed during a commit; concurrent readers; the daemon killed at the end.
-test_atomic_and_isolated() {
+test_atomic_and_isolated() { atomic_and_isolated 4096; }
+# Several pages of the database in one of the kernel's cache.
+test_atomic_and_isolated_in_small_pages() { atomic_and_isolated 1024; }
+atomic_and_isolated() { # PAGE_BYTES
+    export PAGE_BYTES=$1
     volume disk.img
     in_foreground disk.img mnt
     cat >writer.py <<'PY'
@@ -102,8 +106,9 @@ while True:
     os.write(1, b"%d\n" % value)
 PY
     cat >test.py <<'PY'
-import random, signal, sqlite3, subprocess, sys, threading
+import os, random, signal, sqlite3, subprocess, sys, threading
 db = sqlite3.connect("mnt/a.db", timeout=60, isolation_level=None)
+db.execute("pragma page_size = " + os.environ["PAGE_BYTES"])
 db.execute("create table t (id integer primary key, v int, text)")
 db.executemany("insert into t (v, text) values (0, ?)", [("x" * 3000,)] * 20)
 reads = 0
