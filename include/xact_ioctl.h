@@ -331,6 +331,23 @@ struct xact_snapshot_diff {
 	__extension__ union { __u8 errmsg[XACT_ERRMSG_MAX], why[XACT_ERRMSG_MAX]; };
 };
 
+#define XACT_MOUNT_SYNCS 1	/* sync(2) and syncfs(2) reach the daemon */
+#define XACT_MOUNT_EXCLUSIVE 2	/* the daemon denies other programs to open the image for writing */
+#define XACT_MOUNT_READ_ONLY 4	/* the daemon has opened the volume read-only */
+
+#define XACT_MOUNT_OPTIONS_MAX 1024
+
+/* How the volume is mounted. EINVAL: one of the listed options differs from the mount's, and cannot
+ * be changed while the volume is mounted. */
+struct xact_mount {
+	__u32 flags;		/* out: XACT_MOUNT_... */
+	__u32 options_len;	/* in: may be 0 */
+	__u32 errmsg_len;	/* out */
+	__u32 reserved;
+	__u8 options[XACT_MOUNT_OPTIONS_MAX];	/* in: as of xact mount -o, separated by commas */
+	__u8 errmsg[XACT_ERRMSG_MAX];	/* out, on errors: a sentence for people, not terminated */
+};
+
 /* The following are made on any file or folder of the mount. */
 #define XACT_IOC_SNAPSHOT _IOWR(0xea, 32, struct xact_snapshot)
 #define XACT_IOC_SNAPSHOT_PATHS _IOWR(0xea, 38, struct xact_snapshot_paths)
@@ -340,6 +357,7 @@ struct xact_snapshot_diff {
 #define XACT_IOC_MODES _IOWR(0xea, 34, struct xact_modes)
 #define XACT_IOC_POOL _IOR(0xea, 37, struct xact_pool)
 #define XACT_IOC_USERS _IOWR(0xea, 39, struct xact_users)
+#define XACT_IOC_MOUNT _IOWR(0xea, 44, struct xact_mount)
 #define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
 
 /* The following are made on a control channel. */

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use xact::{ModeChoice, SnapshotInfo};
 use xact_control::abi::{
-    COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, Modes, Pool,
+    COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET,
+    MOUNT_READ_ONLY, Modes, MountInfo, Pool,
     Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, Snapshot as SnapshotRequest, SnapshotDiff,
     TxStatus, UserUse,
 };
@@ -125,6 +126,33 @@ pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
 /// The resources of the daemon that each user has in use, and the limits of one user.
 pub fn users(mount_point: &Path) -> Result<(Vec<UserUse>, UserUse)> {
     client::users(mount_point).map_err(|e| failure(mount_point, "read statistics", e))
+}
+
+/// Fails if one of the mount options differs from those that the volume is mounted with.
+pub fn compare_options(mount_point: &Path, options: &str) -> Result<()> {
+    mount_info(mount_point, options).map(drop)
+}
+
+/// How the volume is mounted, as `MOUNT_…`.
+pub fn mount_flags(mount_point: &Path) -> Result<u32> {
+    mount_info(mount_point, "")
+}
+
+fn mount_info(mount_point: &Path, options: &str) -> Result<u32> {
+    let mut request =
+        MountInfo::new(options).ok_or_else(|| Failure::usage("the list of mount options is too long"))?;
+    client::mount_info(mount_point, &mut request)
+        .map_err(|(error, why)| failure_with_reason(mount_point, "compare the mount options", error, &why))?;
+    Ok(request.flags)
+}
+
+/// Fails if the daemon has opened the volume read-only.
+pub fn is_writable(mount_point: &Path) -> Result<()> {
+    if mount_flags(mount_point)? & MOUNT_READ_ONLY == 0 {
+        return Ok(());
+    }
+    let text = format!("{} was mounted read-only, and the daemon cannot write the volume", mount_point.display());
+    Err(Failure::usage(text).hint("Unmount it, and mount it again with -o rw."))
 }
 
 /// Whether an xact daemon serves the mount.

@@ -1,24 +1,79 @@
 //! Images and block devices: opening them, finding the processes that use them, and identifying
 //! their contents.
 
+use std::ffi::CStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use xact::device::{BlockDevice, FileDevice, OpenMode, attached_loop_device, is_busy};
+use xact::device::{BlockDevice, FileDevice, OpenMode, attached_loop_device, file_of_loop_device, is_busy};
 
 use crate::exit::{Exit, Failure, Result, plain};
+use crate::output;
 
-/// Opens the image or block device, exclusively if it is opened for writing.
+/// The name of a daemon's process after the volume was unmounted, until the image is closed.
+pub const CLOSING: &CStr = c"xact-closing";
+/// How long opening waits for a daemon that may have been unmounted a moment ago.
+const GRACE: Duration = Duration::from_secs(2);
+/// The longest wait for a daemon that is closing the image.
+const CLOSING_MAX: Duration = Duration::from_secs(120);
+/// After this time a note says what the command is waiting for.
+const NOTE_AFTER: Duration = Duration::from_secs(1);
+
+/// Opens the image or block device, exclusively if it is opened for writing. If the daemon of an
+/// unmounted volume is still closing it, waits for that.
 pub fn open(image: &Path, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+    Ok(open_file(image, mode)?)
+}
+
+/// As [`open`], for a caller that needs to know the file.
+pub fn open_file(image: &Path, mode: OpenMode) -> Result<Arc<FileDevice>> {
+    let start = Instant::now();
+    let mut noted = false;
+    loop {
+        let failure = match try_open(image, mode) {
+            Err(failure) if failure.exit == Exit::Unavailable => failure,
+            other => return other.map(Arc::new),
+        };
+        if !is_about_to_close(image, start.elapsed()) {
+            return Err(failure);
+        }
+        if !noted && start.elapsed() > NOTE_AFTER {
+            let daemon = lock_holder(image).unwrap_or_default();
+            output::note("xact", &format!("waiting for {daemon} to close {}", image.display()));
+            noted = true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn try_open(image: &Path, mode: OpenMode) -> Result<FileDevice> {
+    // The daemon of a mount has a loop device of its own, so that its lock is the better reason.
+    if let Err(e) = FileDevice::probe(image)
+        && is_busy(&e)
+    {
+        return Err(cannot_open(image, mode, &e));
+    }
     if mode == OpenMode::ReadWrite {
         refuse_attached(image)?;
     }
-    match FileDevice::open(image, mode) {
-        Ok(device) => Ok(Arc::new(device)),
-        Err(e) => Err(cannot_open(image, mode, &e)),
-    }
+    refuse_held(image)?;
+    FileDevice::open(image, mode).map_err(|e| cannot_open(image, mode, &e))
+}
+
+/// Whether a daemon that has the image is closing it, or may be about to.
+fn is_about_to_close(image: &Path, waited: Duration) -> bool {
+    let name = lock_holder_pid(image).and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
+    let is_closing = name.is_some_and(|name| name.trim().as_bytes() == CLOSING.to_bytes());
+    let image = image.canonicalize().unwrap_or_else(|_| image.to_owned());
+    let is_mounted = || {
+        let mounts = crate::mounts::all().unwrap_or_default();
+        mounts.iter().any(|mount| crate::mounts::images(mount).contains(&image))
+    };
+    waited < if is_closing { CLOSING_MAX } else { GRACE } && (is_closing || !is_mounted())
 }
 
 fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
@@ -49,7 +104,7 @@ fn cannot_open(image: &Path, mode: OpenMode, error: &io::Error) -> Failure {
 fn by_whom(image: &Path) -> String {
     let Ok(image) = image.canonicalize() else { return String::new() };
     let mounts = crate::mounts::all().unwrap_or_default();
-    if let Some(mount) = mounts.iter().find(|mount| mount.source == image) {
+    if let Some(mount) = mounts.iter().find(|mount| crate::mounts::images(mount).contains(&image)) {
         return format!(": it is mounted at {}", mount.point.display());
     }
     // Compares the names of open files: a stat of the files might hang on a mount whose daemon does
@@ -62,6 +117,28 @@ fn by_whom(image: &Path) -> String {
         [] => ": it is mounted, or another command works on it".into(),
         users => format!(" by {}", users.join(", ")),
     }
+}
+
+/// The process that has locked the image for writing, as "name (pid)".
+pub fn lock_holder(image: &Path) -> Option<String> {
+    let pid = lock_holder_pid(image)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(format!("{} ({pid})", name.trim()))
+}
+
+/// The process that has locked the image for writing. The table of locks names files by the number
+/// of their inode; the device there may differ from that of `stat` (overlays, btrfs).
+fn lock_holder_pid(image: &Path) -> Option<u32> {
+    let ino = fs::metadata(image).ok()?.ino().to_string();
+    let table = fs::read_to_string("/proc/locks").ok()?;
+    table.lines().find_map(|line| {
+        // 1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, "WRITE", pid, file, ..] = words[..] else { return None };
+        let pid: u32 = pid.parse().ok()?;
+        let is_it = file.rsplit(':').next() == Some(&ino);
+        (is_it && Path::new(&format!("/proc/{pid}")).exists()).then_some(pid)
+    })
 }
 
 /// Other processes for which `wanted` is true, given their folder in /proc, as "name (pid)": at
@@ -89,6 +166,20 @@ fn refuse_attached(image: &Path) -> Result<()> {
     let message = format!("{} is attached to the loop device {device}", image.display());
     Err(Failure::new(Exit::Unavailable, message)
         .hint(format!("Unmount it, or detach it with 'losetup -d {device}'.")))
+}
+
+/// Fails if the device is a loop device whose file another process, such as the daemon of a mount,
+/// has locked.
+fn refuse_held(device: &Path) -> Result<()> {
+    let Some(file) = file_of_loop_device(device) else { return Ok(()) };
+    match FileDevice::probe(&file) {
+        Err(e) if is_busy(&e) => {
+            let (device, name) = (device.display(), file.display());
+            let message = format!("{device} is attached to {name}, which is in use{}", by_whom(&file));
+            Err(Failure::new(Exit::Unavailable, message).hint("Unmount it with 'xact umount MNT'."))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Bytes at the start of a device that identify its contents.

@@ -8,12 +8,14 @@ mod control;
 mod daemon;
 mod exit;
 mod full_pool;
+mod helpers;
 mod image;
 mod log;
 mod manual;
 mod mounts;
 mod output;
 mod progress;
+mod remount;
 mod run;
 mod settings_args;
 mod tx;
@@ -29,6 +31,9 @@ use exit::Exit;
 
 fn main() -> ExitCode {
     complete::answer_shell();
+    if let Some(code) = helpers::run() {
+        return code;
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

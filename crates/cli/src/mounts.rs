@@ -44,8 +44,16 @@ pub fn mounted_at(path: &Path) -> Result<Mount> {
     let point = absolute(path)?;
     all()?.into_iter().rfind(|m| m.point == point && m.is_fuse()).ok_or_else(|| {
         Failure::new(Exit::Unavailable, format!("no xact volume is mounted at {}", point.display()))
-            .hint("'findmnt -t fuse' lists the mounts.")
+            .hint("'findmnt -t fuse.xact,fuseblk.xact' lists the mounts.")
     })
+}
+
+/// The image files and devices that the daemon of a mount may have locked: the source and, if that
+/// is a loop device, the file behind it.
+pub fn images(mount: &Mount) -> Vec<PathBuf> {
+    let mut images = vec![mount.source.clone()];
+    images.extend(xact::device::file_of_loop_device(&mount.source));
+    images
 }
 
 /// Whether the path is on a FUSE mount, judged by its text alone.

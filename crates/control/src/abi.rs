@@ -521,6 +521,47 @@ pub struct SnapshotDiff {
     pub errmsg: [u8; ERRMSG_MAX],
 }
 
+/// Flags of [`MountInfo`]. `SYNCS`: sync(2) and syncfs(2) reach the daemon. `EXCLUSIVE`: the daemon
+/// denies other programs to open the image for writing. `READ_ONLY`: the daemon has opened the
+/// volume read-only.
+pub const MOUNT_SYNCS: u32 = 1;
+pub const MOUNT_EXCLUSIVE: u32 = 2;
+pub const MOUNT_READ_ONLY: u32 = 4;
+/// Longest list of options in [`MountInfo`], in bytes.
+pub const MOUNT_OPTIONS_MAX: usize = 1024;
+
+/// How the volume is mounted. A request may list mount options: it fails (`EINVAL`) if one of them
+/// differs from the mount's, since they cannot be changed while the volume is mounted.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct MountInfo {
+    /// Out: `MOUNT_…`.
+    pub flags: u32,
+    /// In: bytes in `options`.
+    pub options_len: u32,
+    /// Out: the reason of a failure, in English.
+    pub errmsg_len: u32,
+    pub reserved: u32,
+    /// In: options as of `xact mount -o`, separated by commas.
+    pub options: [u8; MOUNT_OPTIONS_MAX],
+    pub errmsg: [u8; ERRMSG_MAX],
+}
+
+impl MountInfo {
+    /// A request; `None` if the options are too long.
+    pub fn new(options: &str) -> Option<MountInfo> {
+        let mut request = MountInfo::new_zeroed();
+        request.options.get_mut(..options.len())?.copy_from_slice(options.as_bytes());
+        request.options_len = options.len() as u32;
+        Some(request)
+    }
+
+    /// The listed options.
+    pub fn options(&self) -> &[u8] {
+        &self.options[..(self.options_len as usize).min(MOUNT_OPTIONS_MAX)]
+    }
+}
+
 impl SnapshotDiff {
     /// A request; `None` if a name is too long.
     pub fn new(old: &str, new: &str) -> Option<SnapshotDiff> {
@@ -561,6 +602,7 @@ pub const IOC_COUNTERS: u32 = ioc(2, 33, size_of::<Counters>());
 pub const IOC_MODES: u32 = ioc(3, 34, size_of::<Modes>());
 pub const IOC_POOL: u32 = ioc(2, 37, size_of::<Pool>());
 pub const IOC_USERS: u32 = ioc(3, 39, size_of::<Users>());
+pub const IOC_MOUNT: u32 = ioc(3, 44, size_of::<MountInfo>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 
 /// Name of the control folder in the mount's root.

@@ -35,7 +35,8 @@ fn constants(values: &mut Values) {
         IOC_VERSION IOC_BEGIN IOC_COMMIT IOC_ABORT IOC_STATUS IOC_SYNC IOC_SELECT IOC_DROP IOC_KEEP
         IOC_ATTACH IOC_INFO IOC_DIFF IOC_READ IOC_SAVEPOINT IOC_ROLLBACK IOC_RELEASE IOC_DIFF_BY_FILE
         IOC_SNAPSHOT IOC_SNAPSHOT_PATHS IOC_SNAPSHOT_DIFF IOC_COUNTERS IOC_MODES IOC_POOL IOC_USERS
-        IOC_LATENCIES
+        IOC_LATENCIES IOC_MOUNT
+        MOUNT_SYNCS MOUNT_EXCLUSIVE MOUNT_READ_ONLY MOUNT_OPTIONS_MAX
     }
     other_names! {
         XACT_ABI = ABI_VERSION;
@@ -117,6 +118,7 @@ fn structs(values: &mut Values) {
         xact_snapshot_paths = SnapshotPaths {
             action, name_len, paths_len, errmsg_len, name, reserved, paths, errmsg
         };
+        xact_mount = MountInfo { flags, options_len, errmsg_len, reserved, options, errmsg };
         xact_snapshot_diff = SnapshotDiff {
             old_len, new_len, errmsg_len, reserved, old as old_name, new as new_name, errmsg
         };

@@ -64,6 +64,16 @@ impl FileDevice {
 }
 
 impl FileDevice {
+    /// Fails with `WouldBlock` if another process has locked `path` for writing, and as `open(2)`.
+    /// Opens it for reading only, and leaves no lock.
+    pub fn probe(path: &Path) -> io::Result<()> {
+        let kind = std::fs::metadata(path)?.file_type();
+        if kind.is_file() || kind.is_block_device() {
+            lock(&File::open(path)?, OpenMode::ReadOnly)?;
+        }
+        Ok(())
+    }
+
     /// Waits for the running writes to a range.
     fn wait_for_range(&self, offset: u64, len: usize) {
         if let Some(behind) = &self.write_behind {

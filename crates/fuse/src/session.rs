@@ -53,7 +53,7 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
     let at = at.canonicalize().unwrap_or(at);
     let device = mount::mount(&at, options)?;
     let channel = Channel::new(device);
-    let connection = match start(volume, channel, Some(at.clone()), options.single_caller) {
+    let connection = match start(volume, channel, Some(at.clone()), options) {
         Ok(connection) => connection,
         Err(e) => {
             // No thread serves the mount: every process that looks at it would hang.
@@ -75,7 +75,7 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
 /// on, without a mount. The process at the other end plays the kernel, and may send requests that
 /// the kernel would not.
 pub fn serve_socket(volume: Arc<Volume>, socket: OwnedFd) -> Result<Connection> {
-    start(volume, Channel::new(socket), None, MountOptions::default().single_caller)
+    start(volume, Channel::new(socket), None, &MountOptions::default())
 }
 
 impl Connection {
@@ -91,11 +91,11 @@ fn start(
     volume: Arc<Volume>,
     channel: Channel,
     at: Option<PathBuf>,
-    single_caller: bool,
+    options: &MountOptions,
 ) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
-    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed, at));
+    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed, at, options.clone()));
     server.reopen_persisted();
     let watching = Arc::downgrade(&server);
     volume.watch_snapshots(Box::new(move |name| {
@@ -103,7 +103,7 @@ fn start(
             server.snapshot_changed(name);
         }
     }));
-    let pool = WorkerPool::start(channel, server.clone(), single_caller).map_err(io)?;
+    let pool = WorkerPool::start(channel, server.clone(), options.single_caller).map_err(io)?;
     Ok(Connection { server, pool })
 }
 

@@ -245,7 +245,7 @@ fn a_mount_shows_its_source_size_and_options() {
     let kib = |blocks: u64| (blocks * u64::from(space.block_size) / 1024).to_string();
     let (size, used) = (kib(space.blocks), kib(space.blocks - space.free_blocks));
     let (available, inodes) = (kib(space.available_blocks), space.inodes.to_string());
-    assert_eq!(fields, ["/images/a", "test.img", "fuse", &size, &used, &available, &inodes]);
+    assert_eq!(fields, ["/images/a", "test.img", "fuse.xact", &size, &used, &available, &inodes]);
     let options = sh(&mount.path(), "findmnt -no OPTIONS -T .");
     for expected in ["nosuid", "default_permissions", "allow_other"] {
         assert!(options.contains(expected), "{options}");

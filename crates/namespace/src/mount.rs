@@ -24,7 +24,9 @@ impl Mount {
         self.root.starts_with(Path::new("/").join(FOLDER))
     }
 
+    /// Whether it may be a mount of xact. Mounts of older versions have the type `fuse`, and some
+    /// kernels do not report the subtype.
     pub fn is_fuse(&self) -> bool {
-        self.fs_type == "fuse" || self.fs_type == "fuse.xact"
+        matches!(self.fs_type.as_str(), "fuse" | "fuse.xact" | "fuseblk" | "fuseblk.xact")
     }
 }

@@ -3,9 +3,10 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use xact_device::{
@@ -107,9 +108,32 @@ pub fn attached_loop_device(image: &Path) -> Option<String> {
     // Not every system has loop devices.
     fs::read_dir("/sys/block").ok()?.flatten().find_map(|device| {
         let backing = fs::read_to_string(device.path().join("loop/backing_file")).ok()?;
-        let about = fs::metadata(backing.trim_end_matches('\n')).ok()?;
-        (identity(about) == image).then(|| format!("/dev/{}", device.file_name().to_string_lossy()))
+        let device = format!("/dev/{}", device.file_name().to_string_lossy());
+        // The device itself knows the file even where its path means another one, or none.
+        let attached = identity_behind(Path::new(&device))
+            .or_else(|| fs::metadata(backing.trim_end_matches('\n')).ok().map(identity))?;
+        (attached == image).then_some(device)
     })
+}
+
+/// Device and inode number of the file behind a loop device, for users who may open it.
+fn identity_behind(device: &Path) -> Option<(u64, u64)> {
+    const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
+    let device = fs::File::open(device).ok()?;
+    // `struct loop_info64` of linux/loop.h: 232 bytes that begin with the two numbers.
+    let mut info = [0_u64; 29];
+    // SAFETY: the ioctl writes one struct of this size through the pointer, which outlives the call.
+    let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) };
+    (done == 0).then_some((info[0], info[1]))
+}
+
+/// The file that a loop device (`/dev/loop0`) is attached to.
+pub fn file_of_loop_device(device: &Path) -> Option<PathBuf> {
+    let name = device.strip_prefix("/dev").ok()?.to_str()?.strip_prefix("loop")?;
+    // The number, without that of a partition.
+    let name = format!("loop{}", name.split('p').next()?);
+    let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+    Some(PathBuf::from(file.trim_end_matches('\n')))
 }
 
 #[cfg(test)]

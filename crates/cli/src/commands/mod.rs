@@ -27,4 +27,4 @@ pub use recover::recover;
 pub use snapshot::snapshot;
 pub use stat::stat;
 pub use sync::sync;
-pub use umount::umount;
+pub use umount::{Unmount, umount, umount_as};

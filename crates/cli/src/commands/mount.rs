@@ -164,6 +164,8 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     let device = image::open(&plan.image, mode)?;
     let volume = xact::Volume::open(device, &plan.volume).map_err(wrong)?;
     let served = session(plan, &volume, log, ready);
+    // For other processes that want the image.
+    let _ = rustix::thread::set_name(image::CLOSING);
     // Also if mounting failed: the volume was opened, and must be left clean.
     let closed = volume.close();
     if let Err(e) = &closed {

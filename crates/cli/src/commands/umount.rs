@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -17,32 +18,78 @@ use xact_control::client::Channel;
 
 use crate::args::Umount;
 use crate::exit::{Exit, Failure, Result};
-use crate::image::processes;
+use crate::image::{lock_holder, processes};
 use crate::mounts::{self, Mount};
 use crate::output;
 
 const NAME: &str = "xact umount";
 
 /// After this time a note says what the command is waiting for.
-const NOTE_AFTER: Duration = Duration::from_secs(5);
+const NOTE_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of open transactions that are named.
 const NAMED_MAX: usize = 20;
 /// The longest wait. A slower daemon continues on its own.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// How to unmount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmount {
+    /// Fail if the mount is in use; return when the daemon has closed the image.
+    Wait,
+    /// Detach the mount now; the daemon continues until the last file is closed (`umount -l`).
+    Lazy,
+    /// End the connection first: open files fail with ENOTCONN (`umount -f`).
+    Force,
+}
+
 pub fn umount(args: &Umount) -> Result<()> {
+    umount_as(args, Unmount::Wait)
+}
+
+pub fn umount_as(args: &Umount, how: Unmount) -> Result<()> {
     let mount = mounts::mounted_at(&args.mount_point)?;
+    if how == Unmount::Lazy {
+        return detach(&mount.point);
+    }
+    // A volume that is mounted at a second place stays mounted there.
+    let stays = mounts::all()?.into_iter().find(|other| other.id != mount.id && is_whole(other, &mount));
     // The kernel would unmount without an error: these processes have the volume in their own
     // namespace, and the daemon would run until the last of them has ended.
     if let users @ [_, ..] = processes(|process| has_view(process, &mount)).as_slice() {
         return Err(busy(&mount.point, users));
     }
-    let open = open_transactions(&mount);
-    unmount_point(&mount)?;
+    let open = if stays.is_some() { Vec::new() } else { open_transactions(&mount) };
+    let images = mounts::images(&mount);
+    // The kernel may wait for the daemon too.
+    noted_if_slow(|| waited_for(&mount, &images), || unmount_point(&mount, how))?;
     for line in left_open(&open) {
         output::note(NAME, &line);
     }
-    wait_for_image(&mount)
+    if let Some(other) = stays {
+        output::note(NAME, &format!("the volume is still mounted at {}", other.point.display()));
+        return Ok(());
+    }
+    noted_if_slow(|| waited_for(&mount, &images), || wait_for_images(&mount, &images))
+}
+
+/// Whether `other` is a mount of the same volume, and not the view of a transaction.
+fn is_whole(other: &Mount, mount: &Mount) -> bool {
+    other.device == mount.device && other.root == mount.root && !other.is_view()
+}
+
+/// Runs `action`. If that takes long, prints a note with what it waits for.
+fn noted_if_slow<T>(what: impl FnOnce() -> String + Send, action: impl FnOnce() -> T) -> T {
+    let (done, is_done) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_done.recv_timeout(NOTE_AFTER) == Err(RecvTimeoutError::Timeout) {
+                output::note(NAME, &what());
+            }
+        });
+        let result = action();
+        drop(done);
+        result
+    })
 }
 
 /// One line for each of the first open transactions, and one for the number of the others.
@@ -76,18 +123,28 @@ fn open_transactions(mount: &Mount) -> Vec<(String, bool)> {
     open.map(|info| (name(info), info.persistent)).collect()
 }
 
-fn unmount_point(mount: &Mount) -> Result<()> {
-    match unmount(&mount.point, UnmountFlags::NOFOLLOW) {
+fn unmount_point(mount: &Mount, how: Unmount) -> Result<()> {
+    let force = if how == Unmount::Force { UnmountFlags::FORCE } else { UnmountFlags::empty() };
+    match unmount(&mount.point, UnmountFlags::NOFOLLOW | force) {
         Ok(()) => Ok(()),
-        Err(Errno::PERM) => with_fusermount(&mount.point),
+        Err(Errno::PERM) => with_fusermount(&mount.point, &[]),
         Err(Errno::BUSY) => Err(busy(&mount.point, &users_of(&mount.point))),
         Err(e) => Err(Failure::system(format_args!("unmount {}", mount.point.display()), e)),
     }
 }
 
+/// Detaches the mount, without waiting for its users and the daemon.
+fn detach(point: &Path) -> Result<()> {
+    match unmount(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH) {
+        Err(Errno::PERM) => with_fusermount(point, &["-z"]),
+        other => other.map_err(|e| Failure::system(format_args!("detach {}", point.display()), e)),
+    }
+}
+
 /// Unmounts by the setuid helper, which lets a user unmount their own mounts.
-fn with_fusermount(point: &Path) -> Result<()> {
-    let output = Command::new("fusermount3").arg("-u").arg("--").arg(point).output().map_err(|e| {
+fn with_fusermount(point: &Path, options: &[&str]) -> Result<()> {
+    let mut helper = Command::new("fusermount3");
+    let output = helper.arg("-u").args(options).arg("--").arg(point).output().map_err(|e| {
         Failure::system("run fusermount3, which unmounts for ordinary users", e)
             .hint("Install the package fuse3, or unmount as root.")
     })?;
@@ -103,39 +160,67 @@ fn with_fusermount(point: &Path) -> Result<()> {
 
 /// Waits for the daemon, which holds a lock on the image until all data is written and the journal
 /// is closed.
-fn wait_for_image(mount: &Mount) -> Result<()> {
-    // An image that was deleted or cannot be opened cannot be waited for; the volume is unmounted
-    // in any case.
-    let Ok(image) = File::open(&mount.source) else { return Ok(()) };
+fn wait_for_images(mount: &Mount, images: &[PathBuf]) -> Result<()> {
     let start = Instant::now();
-    let mut noted = false;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match flock(&image, FlockOperation::NonBlockingLockShared) {
-            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
-            Ok(()) => return Ok(()),
-            Err(e) => {
-                return Err(Failure::system(format_args!("wait for {}", mount.source.display()), e));
+    for image in images {
+        // An image that was deleted or cannot be opened cannot be waited for; the volume is
+        // unmounted in any case.
+        let Ok(file) = File::open(image) else { continue };
+        let mut pause = Duration::from_millis(1);
+        while is_locked(&file)
+            .map_err(|e| Failure::system(format_args!("wait for {}", image.display()), e))?
+        {
+            if start.elapsed() > LIMIT {
+                let text =
+                    format!("{} is unmounted, but {}", mount.point.display(), waited_for(mount, images));
+                return Err(Failure::new(Exit::Unavailable, text).hint(how_to_end(mount)));
             }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(50));
         }
-        if start.elapsed() > LIMIT {
-            return Err(Failure::new(
-                Exit::Unavailable,
-                format!(
-                    "{} is unmounted, but its daemon still has {} open",
-                    mount.point.display(),
-                    mount.source.display()
-                ),
-            )
-            .hint("A program inside 'xact run' may still use the volume; the daemon ends after it."));
-        }
-        if !noted && start.elapsed() > NOTE_AFTER {
-            output::note(NAME, &format!("waiting for the daemon to close {}", mount.source.display()));
-            noted = true;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
     }
+    Ok(())
+}
+
+/// Whether a process that writes the image has locked it.
+fn is_locked(image: &File) -> rustix::io::Result<bool> {
+    match flock(image, FlockOperation::NonBlockingLockShared) {
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(true),
+        done => done.map(|()| false),
+    }
+}
+
+/// The processes that this command waits for, in words: the daemon, and those that have the volume
+/// in mount namespaces of their own.
+fn waited_for(mount: &Mount, images: &[PathBuf]) -> String {
+    let image = images.last().unwrap_or(&mount.source).display();
+    let daemon = images.iter().find_map(|image| lock_holder(image));
+    let daemon = daemon.map_or("the daemon".to_owned(), |daemon| format!("the daemon {daemon}"));
+    match with_mount(mount).as_slice() {
+        [] => format!("waiting for {daemon}, which writes the last changes to {image}"),
+        users => format!(
+            "waiting for {daemon}, which serves {image} to other mount namespaces: the volume is mounted in \
+             those of {}",
+            users.join(", ")
+        ),
+    }
+}
+
+fn how_to_end(mount: &Mount) -> String {
+    match with_mount(mount).first().and_then(|user| user.rsplit_once('(')) {
+        Some((_, pid)) => format!(
+            "End these processes, or unmount it there: nsenter --mount --target {} umount {}",
+            pid.trim_end_matches(')'),
+            mount.point.display()
+        ),
+        None => "The image may be moved or checked once the daemon has ended; its log says what it does.".into(),
+    }
+}
+
+/// Processes that have the volume mounted in their mount namespace.
+fn with_mount(mount: &Mount) -> Vec<String> {
+    let has_it = |table: &[Mount]| table.iter().any(|m| m.device == mount.device && m.is_fuse());
+    processes(|process| has_it(&mounts::of_process(process).unwrap_or_default()))
 }
 
 fn busy(point: &Path, users: &[String]) -> Failure {

@@ -82,3 +82,11 @@ pub fn modes(mount: &Path, request: &mut abi::Modes) -> Result<(), (io::Error, S
     ioctl(&file, abi::IOC_MODES, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }
+
+/// How the volume of `mount` is mounted (`XACT_IOC_MOUNT`). An error comes with its reason, if the
+/// daemon gave one.
+pub fn mount_info(mount: &Path, request: &mut abi::MountInfo) -> Result<(), (io::Error, String)> {
+    let file = File::open(mount).map_err(|e| (e, String::new()))?;
+    ioctl(&file, abi::IOC_MOUNT, request.as_mut_bytes())
+        .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
+}

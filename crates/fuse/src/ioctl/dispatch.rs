@@ -50,6 +50,9 @@ impl Server {
             (control::IOC_MODES, _) => {
                 self.reply_with_reason(input, reply, |request| self.modes(header, node, request))?;
             }
+            (control::IOC_MOUNT, _) => {
+                self.reply_with_reason(input, reply, |request| self.mount_info(request))?;
+            }
             (control::IOC_SYNC, _) => {
                 self.sync()?;
                 put(reply, &())

@@ -7,6 +7,7 @@ pub mod change_list;
 pub mod dispatch;
 pub mod keep_ioctl;
 pub mod modes;
+pub mod mount_info;
 pub mod savepoints;
 pub mod sections;
 pub mod snapshots;

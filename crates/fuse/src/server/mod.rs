@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use xact::Volume;
-use xact_control::abi::Pool;
+use xact_control::abi::{self as control, Pool};
 use xact_fs::View;
 use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
@@ -36,6 +36,7 @@ use crate::server::request_view::RequestView;
 use crate::server::transactions::Transactions;
 use crate::transport::channel::Channel;
 use crate::transport::channel::{SendReply, log_refused};
+use crate::transport::mount::MountOptions;
 use crate::transport::worker_pool::Handler;
 
 /// The server behind one mount.
@@ -49,6 +50,7 @@ pub struct Server {
     pub(crate) agreed: Agreed,
     /// The mount point; `None` for a connection without a mount.
     at: Option<PathBuf>,
+    pub(crate) options: MountOptions,
     pub(crate) jobs: jobs::Jobs,
     pub(crate) processes: Processes,
     pub(crate) inline_end: InlineEnd,
@@ -86,7 +88,13 @@ pub(crate) enum Outcome {
 
 impl Server {
     /// `at`: the mount point, if there is one.
-    pub fn new(volume: Arc<Volume>, kernel: Channel, agreed: Agreed, at: Option<PathBuf>) -> Server {
+    pub fn new(
+        volume: Arc<Volume>,
+        kernel: Channel,
+        agreed: Agreed,
+        at: Option<PathBuf>,
+        options: MountOptions,
+    ) -> Server {
         let live = volume.base();
         Server {
             volume,
@@ -96,6 +104,7 @@ impl Server {
             kernel,
             agreed,
             at,
+            options,
             jobs: jobs::Jobs::default(),
             processes: Processes::default(),
             pool_use: Mutex::default(),
@@ -110,6 +119,11 @@ impl Server {
     /// Makes everything done so far durable.
     pub fn sync(&self) -> Result<()> {
         self.live.sync_all()
+    }
+
+    /// How it is mounted, as `MOUNT_…` of the control interface.
+    pub(crate) fn mount_flags(&self) -> u32 {
+        if self.volume.is_read_only() { control::MOUNT_READ_ONLY } else { 0 }
     }
 
     /// Refuses a request unless root or the mount's owner made it.

@@ -1,6 +1,6 @@
 //! Mounting and unmounting: by mount(2) for privileged users, through `fusermount3` for all others.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -27,7 +27,13 @@ pub struct MountOptions {
     pub single_caller: bool,
     /// Flags of mount(2).
     flags: u64,
+    /// All settings that were given, in their order: a remount compares with them.
+    given: Vec<(Id, Option<Value>)>,
 }
+
+/// The type of a mount in `/proc/mounts` without a block device. mount(8) and umount(8) derive the
+/// names of the programs that they call from it: `mount.fuse.xact` and `umount.fuse.xact`.
+const TYPE: &CStr = c"fuse.xact";
 
 /// Options that are flags of mount(2).
 const FLAGS: [(Id, u64); 5] = [
@@ -46,6 +52,7 @@ impl Default for MountOptions {
             allow_other: None,
             single_caller: Id::SingleCaller.setting().default_flag(),
             flags: 0,
+            given: Vec::new(),
         }
     }
 }
@@ -59,6 +66,7 @@ impl MountOptions {
     /// option does not concern the mount.
     pub fn set(&mut self, id: Id, value: Option<Value>) -> bool {
         let is_on = value == Some(Value::Flag(true));
+        self.given.push((id, value));
         match id {
             Id::ReadOnly => self.read_only = is_on,
             Id::AllowOther => self.allow_other = value.map(|_| is_on),
@@ -78,6 +86,12 @@ impl MountOptions {
             },
         }
         true
+    }
+
+    /// The value of a setting, or its default. `None`: a default that depends on something else.
+    pub fn value(&self, id: Id) -> Option<Value> {
+        let given = self.given.iter().rev().find(|(given, _)| *given == id).and_then(|(_, value)| *value);
+        given.or(id.setting().default_value())
     }
 
     fn set_flag(&mut self, flag: u64, is_on: bool) {
@@ -106,7 +120,7 @@ impl MountOptions {
                 options.extend(name.as_bytes());
             }
         }
-        options.extend(b",fsname=");
+        options.extend(b",subtype=xact,fsname=");
         for &byte in self.source.as_os_str().as_bytes() {
             if byte == b',' || byte == b'\\' {
                 options.push(b'\\');
@@ -180,7 +194,7 @@ fn mount_directly(device: &OwnedFd, at: &Path, options: &MountOptions) -> io::Re
         libc::mount(
             source.as_ptr(),
             at.as_ptr(),
-            c"fuse".as_ptr(),
+            TYPE.as_ptr(),
             options.mount_flags() as libc::c_ulong,
             data.as_ptr().cast(),
         )
@@ -310,7 +324,7 @@ mod tests {
         }
         assert!(!set("data=journal"));
         assert_eq!(options.mount_flags(), libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NOATIME);
-        assert_eq!(options.helper_options(), b"default_permissions,ro,nosuid,noatime,fsname=/a\\,b\\\\c");
+        assert_eq!(options.helper_options(), b"default_permissions,ro,nosuid,noatime,subtype=xact,fsname=/a\\,b\\\\c");
     }
 
     #[test]

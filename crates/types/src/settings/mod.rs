@@ -134,6 +134,14 @@ impl Setting {
         }
     }
 
+    /// The default, unless it depends on something else.
+    pub const fn default_value(&self) -> Option<Value> {
+        match self.default {
+            Preset::Value(value) => Some(value),
+            Preset::Rule(_) => None,
+        }
+    }
+
     /// The default of a choice, as the position of a word.
     pub const fn default_choice(&self) -> usize {
         match self.default {

@@ -195,4 +195,5 @@ const STRAY: [u32; 20] = [
     control::IOC_COUNTERS,
     control::IOC_MODES,
     control::IOC_POOL,
+    control::IOC_MOUNT,
 ];
