@@ -3,8 +3,8 @@
 test_mount_and_umount() {
     volume disk.img --label data
     mounted disk.img mnt
-    equal "type in df" fuse "$(df --output=fstype mnt | tail -n 1)"
-    equal "source in df" "$WORK/disk.img" "$(df --output=source mnt | tail -n 1)"
+    equal "type in df" fuseblk.xact "$(df --output=fstype mnt | tail -n 1)"
+    equal "source in df" "$(losetup -n -O NAME -j disk.img)" "$(df --output=source mnt | tail -n 1)"
     echo x >mnt/file
     "$XACT" sync mnt
     "$XACT" stat mnt | grep -q "disk.img on $WORK/mnt"

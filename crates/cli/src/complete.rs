@@ -55,7 +55,7 @@ fn with_mounts(current: &OsStr, paths: PathCompleter) -> Vec<CompletionCandidate
     let all = mounts::all().unwrap_or_default();
     let mounted = all.iter().filter(|mount| mount.is_fuse() && !mount.is_view());
     let mounted = mounted.filter(|mount| control::serves(&mount.point).unwrap_or(false));
-    let mounted = mounted.map(|mount| candidate(&mount.point, &mount.source.display().to_string()));
+    let mounted = mounted.map(|mount| candidate(&mount.point, &mounts::image(mount).display().to_string()));
     let mut found = starting_with(current, mounted.collect());
     found.extend(paths.complete(current));
     found

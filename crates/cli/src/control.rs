@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use xact::{ModeChoice, SnapshotInfo};
 use xact_control::abi::{
     COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET,
-    MOUNT_READ_ONLY, Modes, MountInfo, Pool,
-    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, Snapshot as SnapshotRequest, SnapshotDiff,
-    TxStatus, UserUse,
+    MOUNT_READ_ONLY, Modes, MountInfo, Pool, Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX,
+    Snapshot as SnapshotRequest, SnapshotDiff, TxStatus, UserUse,
 };
 use xact_control::client::{self, Channel, CommitError, SnapshotEntry, TxChange};
 
@@ -151,7 +150,8 @@ pub fn is_writable(mount_point: &Path) -> Result<()> {
     if mount_flags(mount_point)? & MOUNT_READ_ONLY == 0 {
         return Ok(());
     }
-    let text = format!("{} was mounted read-only, and the daemon cannot write the volume", mount_point.display());
+    let text =
+        format!("{} was mounted read-only, and the daemon cannot write the volume", mount_point.display());
     Err(Failure::usage(text).hint("Unmount it, and mount it again with -o rw."))
 }
 

@@ -22,9 +22,8 @@ const USAGE: u8 = 1;
 const FAILED: u8 = 32;
 
 /// Options of fstab(5) that concern programs other than this one.
-const FOR_OTHERS: &[&str] = &[
-    "auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "defaults",
-];
+const FOR_OTHERS: &[&str] =
+    &["auto", "noauto", "nofail", "_netdev", "user", "nouser", "users", "owner", "group", "defaults"];
 
 /// The program that `xact` was called as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +103,9 @@ impl Request {
         }
         let wanted = if helper == Helper::Mount { 2 } else { 1 };
         if request.paths.len() != wanted {
-            return Err(Failure::usage("called with a wrong number of paths: mount(8) and umount(8) call it"));
+            return Err(Failure::usage(
+                "called with a wrong number of paths: mount(8) and umount(8) call it",
+            ));
         }
         Ok(request)
     }
@@ -175,7 +176,8 @@ mod tests {
 
     #[test]
     fn arguments_are_those_of_mount_and_umount() {
-        let mount = request(Helper::Mount, "/disk.img /mnt -sn -o rw,noauto,x-gvfs-hide,commit=7 -t fuse.xact");
+        let mount =
+            request(Helper::Mount, "/disk.img /mnt -sn -o rw,noauto,x-gvfs-hide,commit=7 -t fuse.xact");
         let mount = mount.unwrap();
         assert_eq!(mount.paths, [Path::new("/disk.img"), Path::new("/mnt")]);
         assert_eq!(mount.own_options(), ["rw", "commit=7"]);

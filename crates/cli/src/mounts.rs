@@ -56,6 +56,13 @@ pub fn images(mount: &Mount) -> Vec<PathBuf> {
     images
 }
 
+/// The image of a mount: its source, or the file behind the loop device that the daemon has made
+/// for the mount. Such a device is detached with the last user (autoclear).
+pub fn image(mount: &Mount) -> PathBuf {
+    let file = xact::device::file_of_loop_device(&mount.source);
+    file.filter(|_| xact::device::is_autoclear(&mount.source)).unwrap_or_else(|| mount.source.clone())
+}
+
 /// Whether the path is on a FUSE mount, judged by its text alone.
 fn below_fuse(path: &Path) -> bool {
     let Ok(path) = std::path::absolute(path) else { return false };

@@ -3,7 +3,7 @@
 //! The kernel keeps whether the mount is read-only, and `nosuid`, `nodev` and `noexec`. It would
 //! ignore every other option without an error. So the daemon compares these with the options that
 //! the volume was mounted with: mount(8) passes all options of the table of mounts and of fstab(5)
-//! again, and the same ones are no change.
+//! again, and equal ones change nothing.
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
+use crate::control;
 use crate::exit::{Exit, Failure, Result};
 use crate::mounts::{self, Mount};
-use crate::control;
 
 /// Options that the kernel changes on a mounted volume.
 const CHANGEABLE: [(&str, MountFlags, bool); 8] = [

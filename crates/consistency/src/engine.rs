@@ -37,6 +37,7 @@ impl Engine {
     ) -> Result<Arc<Engine>> {
         let engine = Engine::without_threads(core, mechanism, recovery);
         if !engine.core.read_only {
+            engine.core.volume.watch_superblock();
             let (core, mechanism) = (engine.core.clone(), engine.mechanism.clone());
             engine.core.start_thread("xact-commit", move || commit_when_due(&core, &*mechanism))?;
             engine.mechanism.clone().start_threads()?;
@@ -321,6 +322,11 @@ impl Engine {
     /// Stops all writing until the volume is opened again, with the reason for the log.
     pub fn poison(&self, why: &str) {
         self.core.poison(why);
+    }
+
+    /// Poisons the volume and fails if another program has changed its superblock.
+    pub fn check_other_writers(&self) -> Result<()> {
+        self.core.guard(self.core.volume.check_superblock())
     }
 
     /// `Ok` unless poisoned.

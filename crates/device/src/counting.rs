@@ -57,6 +57,11 @@ impl CountingDevice {
         self.written_bytes.fetch_add(len as u64, Relaxed);
     }
 
+    /// The device itself, for requests that are not counted.
+    pub fn uncounted(&self) -> &dyn BlockDevice {
+        &*self.inner
+    }
+
     /// The counts of this moment.
     pub fn counts(&self) -> DeviceCounts {
         DeviceCounts {

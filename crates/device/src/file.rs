@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+
 use crate::direct_io::DirectIo;
 use crate::write_behind::WriteBehind;
 use crate::{BlockDevice, WriteHint, check_range};
@@ -26,6 +28,8 @@ pub enum OpenMode {
 /// device.
 pub struct FileDevice {
     file: File,
+    /// The kernel's claim on a block device that is written: a descriptor with `O_EXCL`.
+    claim: Mutex<Option<File>>,
     /// `None` on a device that is not written, or if the system cannot write past its page cache.
     direct_io: Option<Arc<DirectIo>>,
     write_behind: Option<WriteBehind>,
@@ -46,12 +50,9 @@ impl FileDevice {
                 "neither an image file nor a block device",
             ));
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(mode == OpenMode::ReadWrite);
-        if kind.is_block_device() && mode == OpenMode::ReadWrite {
-            options.custom_flags(libc::O_EXCL);
-        }
-        let file = options.open(path)?;
+        let claimed = kind.is_block_device() && mode == OpenMode::ReadWrite;
+        let claim = Mutex::new(if claimed { Some(claim(path)?) } else { None });
+        let file = OpenOptions::new().read(true).write(mode == OpenMode::ReadWrite).open(path)?;
         lock(&file, mode)?;
         let size_bytes =
             if kind.is_block_device() { block_device_size(&file)? } else { file.metadata()?.len() };
@@ -59,7 +60,7 @@ impl FileDevice {
         let direct = if mode == OpenMode::ReadWrite { DirectIo::open(&file) } else { None };
         let direct = direct.map(Arc::new);
         let behind = direct.clone().map(|direct| WriteBehind::new(&file, direct)).transpose()?;
-        Ok(FileDevice { file, direct_io: direct, write_behind: behind, size_bytes, mode })
+        Ok(FileDevice { file, claim, direct_io: direct, write_behind: behind, size_bytes, mode })
     }
 }
 
@@ -81,10 +82,30 @@ impl FileDevice {
         }
     }
 
+    /// The image file or block device.
+    pub fn as_file(&self) -> &File {
+        &self.file
+    }
+
+    /// Ends the kernel's claim on a block device, so that the kernel can mount it for this process.
+    /// Another process may write to it before [`FileDevice::reclaim`], or before that mount.
+    pub fn release_claim(&self) {
+        *self.claim.lock() = None;
+    }
+
+    /// Claims a block device that is written again. `EBUSY` if another process has claimed it.
+    pub fn reclaim(&self) -> io::Result<()> {
+        if self.mode == OpenMode::ReadWrite && self.file.metadata()?.file_type().is_block_device() {
+            let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            *self.claim.lock() = Some(claim(Path::new(&path))?);
+        }
+        Ok(())
+    }
+
     /// Lets other processes open the file, while the device itself may live on. Nothing may be read
-    /// or written after the call. The kernel's claim on a block device (`O_EXCL`) ends with the
-    /// device.
+    /// or written after the call.
     pub fn unlock(&self) -> io::Result<()> {
+        self.release_claim();
         // SAFETY: flock takes a descriptor that `file` keeps open and no memory.
         match unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_UN) } {
             0 => Ok(()),
@@ -135,6 +156,11 @@ impl FileDevice {
 /// every descriptor until it executes its program, and with it the lock of a device that was closed
 /// a moment ago.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// Claims a block device: the kernel then refuses to mount it, and other claims.
+fn claim(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path)
+}
 
 fn lock(file: &File, mode: OpenMode) -> io::Result<()> {
     let how = match mode {

@@ -117,6 +117,8 @@ impl VolumeOptions {
             (
                 Id::AllowOther
                 | Id::SingleCaller
+                | Id::FuseBlk
+                | Id::Exclusive
                 | Id::NoSuid
                 | Id::NoDev
                 | Id::NoExec

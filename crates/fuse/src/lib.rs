@@ -26,8 +26,8 @@ mod transport;
 
 pub use ioctl::tx_ioctl::tx_change;
 pub use server::user_limits::limit_users;
-pub use session::{Connection, Session, Unmounter, serve, serve_socket};
-pub use transport::mount::{MountOptions, unmount};
+pub use session::{Connection, Ended, Session, Unmounter, serve, serve_device, serve_socket};
+pub use transport::mount::{MountOptions, mount_again, unmount};
 
 /// Logs a warning.
 pub(crate) fn log(line: std::fmt::Arguments<'_>) {

@@ -1,11 +1,14 @@
 //! A session: from mounting to the last reply.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use xact::Volume;
+use xact::device::{BlockDevice, FileDevice};
 use xact_types::{Error, Result};
 
 use crate::protocol::init::{self, Agreed, BUFFER};
@@ -13,7 +16,8 @@ use crate::protocol::reply::Reply;
 use crate::protocol::request::{Operation, Request};
 use crate::server::Server;
 use crate::transport::channel::{Channel, Received};
-use crate::transport::mount::{self, MountOptions};
+use crate::transport::mount::{self, MountOptions, Mounted};
+use crate::transport::open_guard::OpenGuard;
 use crate::transport::signals::{self, Watch};
 use crate::transport::worker_pool::WorkerPool;
 
@@ -32,6 +36,9 @@ pub struct Session {
     connection: Connection,
     unmounter: Unmounter,
     watch: Option<Watch>,
+    /// Why sync(2) does not reach the server, if that is so.
+    sync_reaches: std::result::Result<(), String>,
+    guard: Option<OpenGuard>,
 }
 
 /// Ends a session from another thread.
@@ -47,11 +54,30 @@ pub struct Unmounter {
 ///
 /// `Usage` errors name the obstacle: no such folder, no /dev/fuse, no permission.
 pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> Result<Session> {
+    serve_device(volume, mountpoint, options, None)
+}
+
+/// As [`serve`], for the volume on `image`, which a mount with the type `fuseblk` needs.
+///
+/// `InUse`: another process has taken the block device while it was being mounted.
+pub fn serve_device(
+    volume: Arc<Volume>,
+    mountpoint: &Path,
+    options: &MountOptions,
+    image: Option<&FileDevice>,
+) -> Result<Session> {
     let wrong = |e: io::Error| Error::Usage(format!("cannot mount on {}: {e}", mountpoint.display()));
     // canonicalize would fail on a dead mount, for which mount::mount has a better message.
     let at = std::path::absolute(mountpoint).map_err(wrong)?;
     let at = at.canonicalize().unwrap_or(at);
-    let device = mount::mount(&at, options)?;
+    let guard = guard(options, image)?;
+    let Mounted { device, block_device } = mount::mount(&at, options, image)?;
+    // The claim on a block device was released for a moment; and no claim keeps a writer from an
+    // image that was opened a moment before the guard.
+    if let Err(e) = volume.check_other_writers() {
+        let _ = mount::unmount(&at, true);
+        return Err(e);
+    }
     let channel = Channel::new(device);
     let connection = match start(volume, channel, Some(at.clone()), options) {
         Ok(connection) => connection,
@@ -64,11 +90,54 @@ pub fn serve(volume: Arc<Volume>, mountpoint: &Path, options: &MountOptions) -> 
     let device = mount::device_number(&at).ok();
     if let Some((major, minor)) = device {
         // Needs root. Otherwise the kernel's default applies.
-        let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let kind = if block_device.is_ok() { "-fuseblk" } else { "" };
+        let path = format!("/sys/class/bdi/{major}:{minor}{kind}/read_ahead_kb");
         let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
     }
-    let unmounter = Unmounter { at, connection: device.map(|(_, minor)| minor) };
-    Ok(Session { connection, unmounter, watch: None })
+    let sync_reaches = block_device.and_then(|()| try_sync(&connection.server, &at));
+    connection.server.exclusive.store(guard.is_some(), Ordering::Relaxed);
+    // The kernel's own form of the number.
+    let unmounter = Unmounter { at, connection: device.map(|(major, minor)| major << 20 | minor) };
+    Ok(Session { connection, unmounter, watch: None, sync_reaches, guard })
+}
+
+/// Keeps other programs from opening an image file for writing, if that is possible and wanted.
+fn guard(options: &MountOptions, image: Option<&FileDevice>) -> Result<Option<OpenGuard>> {
+    let Some(image) = image.filter(|image| !image.is_read_only() && options.exclusive != Some(false)) else {
+        return Ok(None);
+    };
+    if !image.as_file().metadata().is_ok_and(|about| about.is_file()) {
+        return Ok(None);
+    }
+    match (OpenGuard::start(image.as_file(), &options.source), options.exclusive) {
+        (Ok(guard), _) => Ok(Some(guard)),
+        (Err(e), Some(true)) => {
+            let hint = "needs root, and a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS";
+            Err(Error::Usage(format!("cannot keep other programs from the image: {e} (it {hint})")))
+        }
+        (Err(e), _) => {
+            tracing::debug!("other programs can open the image for writing: {e}");
+            Ok(None)
+        }
+    }
+}
+
+/// Finds out by a try whether sync(2) reaches the server: kernels before 6.18 send nothing.
+fn try_sync(server: &Server, at: &Path) -> std::result::Result<(), String> {
+    // The kernel syncs no read-only mount, and nothing has to be synced.
+    if server.volume.is_read_only() || server.options.read_only {
+        return Ok(());
+    }
+    match File::open(at).and_then(|root| sync_file_system(&root)) {
+        Ok(()) if server.syncs.load(Ordering::Relaxed) => Ok(()),
+        Ok(()) => Err("this kernel does not report them to FUSE servers".into()),
+        Err(e) => Err(format!("syncfs(2) failed: {e}")),
+    }
+}
+
+fn sync_file_system(root: &File) -> io::Result<()> {
+    // SAFETY: syncfs takes a descriptor that `root` keeps open and no memory.
+    if unsafe { libc::syncfs(root.as_raw_fd()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Serves `volume` over a socket that preserves message boundaries (`SOCK_SEQPACKET`), from INIT
@@ -95,7 +164,8 @@ fn start(
 ) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
     let agreed = handshake(&channel)?;
-    let server = Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed, at, options.clone()));
+    let server =
+        Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed, at, options.clone()));
     server.reopen_persisted();
     let watching = Arc::downgrade(&server);
     volume.watch_snapshots(Box::new(move |name| {
@@ -166,15 +236,50 @@ impl Session {
         Ok(())
     }
 
+    /// Logs what sync(2) does on this mount.
+    pub fn log_sync(&self) {
+        match &self.sync_reaches {
+            Ok(()) => tracing::info!("sync(2), syncfs(2) and 'mount -o remount,ro' make everything durable"),
+            Err(why) => tracing::info!(
+                "sync(2) and syncfs(2) do not reach this mount ({why}): 'xact sync' makes everything durable"
+            ),
+        }
+    }
+
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
     /// Returns when the volume is unmounted, by any process, the last request is answered, and open
-    /// transactions are aborted. The caller closes the volume.
-    pub fn wait(self) {
+    /// transactions are aborted. The caller closes the volume, and drops what this returns then.
+    pub fn wait(self) -> Ended {
+        let server = self.connection.server.clone();
         self.connection.wait();
-        if let Some(watch) = self.watch {
+        Ended { server, watch: self.watch, guard: self.guard }
+    }
+}
+
+/// A session that has ended. When it is dropped, umount(2) returns, if it waits for the volume to
+/// be closed: from then on the image may be checked or mounted again.
+pub struct Ended {
+    server: Arc<Server>,
+    watch: Option<Watch>,
+    guard: Option<OpenGuard>,
+}
+
+impl Ended {
+    /// Lets other programs open the image, once the volume is closed.
+    pub fn unguard(&mut self) {
+        self.guard = None;
+    }
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.unguard();
+        self.server.answer_destroy();
+        // Its thread may be the one in umount(2).
+        if let Some(watch) = self.watch.take() {
             watch.stop();
         }
     }

@@ -24,6 +24,11 @@ impl Mount {
         self.root.starts_with(Path::new("/").join(FOLDER))
     }
 
+    /// Whether it is a mount of xact whose source is a block device.
+    pub fn is_block(&self) -> bool {
+        self.fs_type == "fuseblk.xact"
+    }
+
     /// Whether it may be a mount of xact. Mounts of older versions have the type `fuse`, and some
     /// kernels do not report the subtype.
     pub fn is_fuse(&self) -> bool {

@@ -122,18 +122,28 @@ fn identity_behind(device: &Path) -> Option<(u64, u64)> {
     let device = fs::File::open(device).ok()?;
     // `struct loop_info64` of linux/loop.h: 232 bytes that begin with the two numbers.
     let mut info = [0_u64; 29];
-    // SAFETY: the ioctl writes one struct of this size through the pointer, which outlives the call.
+    // SAFETY: the ioctl writes one struct of this size, and the pointer outlives the call.
     let done = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64 as _, info.as_mut_ptr()) };
     (done == 0).then_some((info[0], info[1]))
 }
 
-/// The file that a loop device (`/dev/loop0`) is attached to.
+/// The file that a loop device (`/dev/loop0`, or a partition of it) is attached to.
 pub fn file_of_loop_device(device: &Path) -> Option<PathBuf> {
+    Some(PathBuf::from(about_loop_device(device, "backing_file")?))
+}
+
+/// Whether the kernel detaches a loop device when its last user closes it.
+pub fn is_autoclear(device: &Path) -> bool {
+    about_loop_device(device, "autoclear").as_deref() == Some("1")
+}
+
+/// A property of a loop device in `/sys`.
+fn about_loop_device(device: &Path, property: &str) -> Option<String> {
     let name = device.strip_prefix("/dev").ok()?.to_str()?.strip_prefix("loop")?;
-    // The number, without that of a partition.
-    let name = format!("loop{}", name.split('p').next()?);
-    let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
-    Some(PathBuf::from(file.trim_end_matches('\n')))
+    // Without the number of a partition.
+    let number = name.split('p').next()?;
+    let text = fs::read_to_string(format!("/sys/block/loop{number}/loop/{property}")).ok()?;
+    Some(text.trim_end_matches('\n').to_owned())
 }
 
 #[cfg(test)]

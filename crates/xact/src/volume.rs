@@ -351,6 +351,12 @@ impl Volume {
         self.base.engine().poison(why);
     }
 
+    /// Stops all writing, and fails, if another program has changed the volume's superblock since
+    /// the volume was opened for writing. Every commit looks at that too.
+    pub fn check_other_writers(&self) -> Result<()> {
+        self.base.engine().check_other_writers()
+    }
+
     /// Whether the volume cannot be changed.
     pub fn is_read_only(&self) -> bool {
         self.base.engine().is_read_only()

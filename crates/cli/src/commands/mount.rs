@@ -7,16 +7,16 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::device::OpenMode;
+use xact::device::{FileDevice, OpenMode};
 use xact::settings::{Id, Value, parse_option};
 use xact::{Error, Limits, RetentionPolicy, Schedule, Volume, VolumeOptions};
-use xact_fuse::{MountOptions, Session};
+use xact_fuse::{Ended, MountOptions, Session};
 
 use crate::args::Mount;
 use crate::daemon::{self, Side};
 use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, Log, Prepared, Target};
-use crate::{image, output};
+use crate::{control, image, mounts, output};
 
 const NAME: &str = "xact mount";
 /// The least default of --user-memory, for small caches.
@@ -38,6 +38,9 @@ struct Plan {
 
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
+    if share_mount(&plan, args)? {
+        return Ok(());
+    }
     if args.foreground {
         let log = log::prepare(&plan.log, &plan.mount_point, &plan.image)?;
         return serve(&plan, log, || ());
@@ -68,6 +71,21 @@ pub fn mount(args: &Mount) -> Result<()> {
             process::exit(code.into())
         }
     }
+}
+
+/// Mounts a block device at a second place if it is mounted with the type `fuseblk` already: both
+/// mounts show the same volume, as with the kernel's ext4. False if it is not mounted so.
+fn share_mount(plan: &Plan, args: &Mount) -> Result<bool> {
+    let mounts = mounts::all()?;
+    let is_it = |mount: &&mounts::Mount| mount.is_block() && mount.source == plan.image && !mount.is_view();
+    let Some(first) = mounts.iter().find(is_it) else { return Ok(false) };
+    control::compare_options(&first.point, &args.options.join(","))?;
+    xact_fuse::mount_again(&plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
+    output::note(
+        NAME,
+        &format!("{} shares the volume mounted at {}", plan.mount_point.display(), first.point.display()),
+    );
+    Ok(true)
 }
 
 impl Plan {
@@ -161,9 +179,9 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     // Before any thread starts, so that each inherits the mask.
     Session::block_signals();
     let mode = if plan.volume.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let device = image::open(&plan.image, mode)?;
-    let volume = xact::Volume::open(device, &plan.volume).map_err(wrong)?;
-    let served = session(plan, &volume, log, ready);
+    let device = image::open_file(&plan.image, mode)?;
+    let volume = xact::Volume::open(device.clone(), &plan.volume).map_err(wrong)?;
+    let served = session(plan, &volume, &device, log, ready);
     // For other processes that want the image.
     let _ = rustix::thread::set_name(image::CLOSING);
     // Also if mounting failed: the volume was opened, and must be left clean.
@@ -171,17 +189,35 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     if let Err(e) = &closed {
         tracing::error!("{}: not closed cleanly: {e}", plan.image.display());
     }
-    served?.finish();
+    let served = served.map(|(log, mut ended)| {
+        ended.unguard();
+        (log, ended)
+    });
+    if let Err(e) = device.unlock() {
+        tracing::error!("{}: not unlocked: {e}", plan.image.display());
+    }
+    let (log, ended) = served?;
+    // From here on umount(2) returns.
+    drop(ended);
+    log.finish();
     closed.map_err(wrong)
 }
 
-/// Mounts, calls `ready`, and serves until it is unmounted. Returns the running log.
-fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce()) -> Result<Log> {
+/// Mounts, calls `ready`, and serves until it is unmounted. Returns the running log, and the
+/// session, for which umount(2) may wait until the volume is closed.
+fn session(
+    plan: &Plan,
+    volume: &Arc<Volume>,
+    device: &FileDevice,
+    log: Prepared,
+    ready: impl FnOnce(),
+) -> Result<(Log, Ended)> {
     xact_fuse::limit_users(volume.accounts(), plan.limits);
-    let mut session =
-        xact_fuse::serve(volume.clone(), &plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
+    let mut session = xact_fuse::serve_device(volume.clone(), &plan.mount_point, &plan.mount, Some(device))
+        .map_err(|e| not_mounted(plan, e))?;
     session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;
     let log = log.start().map_err(|e| Failure::system("start the log", e))?;
+    session.log_sync();
     let schedule = plan.snapshots.map(|(every, rules)| {
         let failed = |error: &Error| tracing::warn!("no scheduled snapshot: {error}");
         Schedule::start(volume, every, rules, plan.snapshot_paths.clone(), failed)
@@ -189,9 +225,9 @@ fn session(plan: &Plan, volume: &Arc<Volume>, log: Prepared, ready: impl FnOnce(
     });
     let schedule = schedule.transpose()?;
     ready();
-    session.wait();
+    let ended = session.wait();
     drop(schedule);
-    Ok(log)
+    Ok((log, ended))
 }
 
 /// The error of a mount that failed for another reason than the volume or the arguments.

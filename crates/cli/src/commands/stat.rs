@@ -9,7 +9,7 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use serde::Serialize;
 use xact::ModeChoice;
 use xact::{LatencySnapshot, LatencySummary};
-use xact_control::abi::{Counters, Pool, USER_UNLIMITED, UserUse};
+use xact_control::abi::{Counters, MOUNT_SYNCS, Pool, USER_UNLIMITED, UserUse};
 
 use crate::args::Stat;
 use crate::exit::{Failure, Result};
@@ -25,6 +25,8 @@ struct Statistics {
     read_only: bool,
     /// Whether this is the view of a transaction.
     in_transaction: bool,
+    /// Whether sync(2) and syncfs(2) reach the daemon.
+    sync_reaches: bool,
     size_bytes: u64,
     free_bytes: u64,
     /// Free for users other than root.
@@ -403,9 +405,10 @@ pub fn stat(args: &Stat) -> Result<()> {
     let (users, limits) = control::users(&mount.point)?;
     let statistics = Statistics {
         mount: mount.point.display().to_string(),
-        image: mount.source.display().to_string(),
+        image: mounts::image(&mount).display().to_string(),
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         in_transaction: mount.is_view(),
+        sync_reaches: control::mount_flags(&mount.point)? & MOUNT_SYNCS != 0,
         size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         free_bytes: space.f_bfree.saturating_mul(space.f_frsize),
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),
@@ -424,7 +427,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         return print_json(&statistics);
     }
     print(&format!(
-        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\n{}data in cache: {} of {}\n{}",
+        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\nsync:    {}\n{}data in cache: {} of {}\n{}",
         statistics.image,
         statistics.mount,
         match (statistics.read_only, statistics.in_transaction) {
@@ -440,6 +443,10 @@ pub fn stat(args: &Stat) -> Result<()> {
         statistics.transactions.text(),
         statistics.pool.map(|pool| pool.text()).unwrap_or_default(),
         modes_text(modes),
+        match statistics.sync_reaches {
+            true => "sync(2) and syncfs(2) make everything durable",
+            false => "sync(2) and syncfs(2) do not reach this mount: use 'xact sync'",
+        },
         statistics.counters.text(),
         size_text(statistics.cached_bytes),
         size_text(statistics.cache_limit_bytes),

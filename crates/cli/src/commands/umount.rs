@@ -58,10 +58,15 @@ pub fn umount_as(args: &Umount, how: Unmount) -> Result<()> {
     if let users @ [_, ..] = processes(|process| has_view(process, &mount)).as_slice() {
         return Err(busy(&mount.point, users));
     }
-    let open = if stays.is_some() { Vec::new() } else { open_transactions(&mount) };
     let images = mounts::images(&mount);
     // The kernel may wait for the daemon too.
-    noted_if_slow(|| waited_for(&mount, &images), || unmount_point(&mount, how))?;
+    let open = noted_if_slow(
+        || waited_for(&mount, &images),
+        || {
+            let open = if stays.is_some() { Vec::new() } else { open_transactions(&mount) };
+            unmount_point(&mount, how).map(|()| open)
+        },
+    )?;
     for line in left_open(&open) {
         output::note(NAME, &line);
     }
@@ -213,7 +218,9 @@ fn how_to_end(mount: &Mount) -> String {
             pid.trim_end_matches(')'),
             mount.point.display()
         ),
-        None => "The image may be moved or checked once the daemon has ended; its log says what it does.".into(),
+        None => {
+            "The image may be moved or checked once the daemon has ended; its log says what it does.".into()
+        }
     }
 }
 

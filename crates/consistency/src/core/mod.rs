@@ -10,6 +10,7 @@ pub(crate) mod leader;
 pub(crate) mod pipeline;
 pub(crate) mod poison;
 pub(crate) mod superblock_io;
+pub(crate) mod superblock_watch;
 pub(crate) mod volume;
 pub(crate) mod waits;
 

@@ -11,6 +11,7 @@ use xact_types::{BlockNr, Error, Result, Site};
 
 use super::block::{BlockRef, BlockSource};
 use super::poison::Poison;
+use super::superblock_watch::{self, SuperblockWatch};
 use super::waits::{WaitRegistry, Waiting};
 
 /// Most blocks that one device write takes; bounds the memory for its list of buffers.
@@ -32,6 +33,7 @@ pub(crate) struct Volume {
     data_ticket: AtomicU64,
     /// The registry in which waits within handles are noted.
     waits: OnceLock<Weak<dyn WaitRegistry>>,
+    superblock: SuperblockWatch,
 }
 
 impl Volume {
@@ -51,6 +53,7 @@ impl Volume {
             flushes: FlushGate::default(),
             data_ticket: AtomicU64::new(0),
             waits: OnceLock::new(),
+            superblock: SuperblockWatch::default(),
         })
     }
 
@@ -146,11 +149,51 @@ impl Volume {
         self.check_reach(start, self.blocks_in(bytes)?)?;
         let offset = self.offset(start);
         let _waits = self.waits();
-        let written = match (bufs, hint) {
+        let write = || match (bufs, hint) {
             ([one], WriteHint::Buffered) => self.device.write_at(one, offset),
             _ => self.device.write_for(bufs, offset, hint),
         };
+        let device = self.device.uncounted();
+        let written = if superblock_watch::covers(offset, bytes) {
+            let mut own = self.superblock.write();
+            if !superblock_watch::is_own(&own, device) {
+                return Err(self.has_other_writer());
+            }
+            let written = write();
+            if let (Some(own), Ok(())) = (&mut *own, &written) {
+                superblock_watch::take_over(own, bufs, offset);
+            }
+            written
+        } else {
+            let is_unchanged = match hint {
+                WriteHint::FlushFollows => self.superblock.is_unchanged(device),
+                _ => self.superblock.is_unchanged_lately(device),
+            };
+            if !is_unchanged {
+                return Err(self.has_other_writer());
+            }
+            write()
+        };
         written.map_err(|e| self.fail("writing the volume", e))
+    }
+
+    /// From now on, writes fail if another program has changed the superblock.
+    pub fn watch_superblock(&self) {
+        self.superblock.start(self.device.uncounted());
+    }
+
+    /// Fails, and poisons, if another program has changed the superblock.
+    pub fn check_superblock(&self) -> Result<()> {
+        if self.superblock.is_unchanged(self.device.uncounted()) {
+            Ok(())
+        } else {
+            Err(self.has_other_writer())
+        }
+    }
+
+    fn has_other_writer(&self) -> Error {
+        self.poison.set(superblock_watch::CHANGED);
+        Error::Poisoned(superblock_watch::CHANGED.into())
     }
 
     /// See [`BlockDevice::flush_page_cache_range`]; a failure poisons, since the next flush need

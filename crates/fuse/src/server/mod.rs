@@ -11,6 +11,7 @@ pub mod user_limits;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -51,6 +52,12 @@ pub struct Server {
     /// The mount point; `None` for a connection without a mount.
     at: Option<PathBuf>,
     pub(crate) options: MountOptions,
+    /// The kernel has sent a SYNCFS: sync(2) reaches this server.
+    pub(crate) syncs: AtomicBool,
+    /// Other programs cannot open the image for writing.
+    pub(crate) exclusive: AtomicBool,
+    /// The kernel's last request, which is answered when the volume is closed.
+    destroy: Mutex<Option<(Arc<Channel>, u64)>>,
     pub(crate) jobs: jobs::Jobs,
     pub(crate) processes: Processes,
     pub(crate) inline_end: InlineEnd,
@@ -105,6 +112,9 @@ impl Server {
             agreed,
             at,
             options,
+            syncs: AtomicBool::new(false),
+            exclusive: AtomicBool::new(false),
+            destroy: Mutex::default(),
             jobs: jobs::Jobs::default(),
             processes: Processes::default(),
             pool_use: Mutex::default(),
@@ -123,7 +133,17 @@ impl Server {
 
     /// How it is mounted, as `MOUNT_…` of the control interface.
     pub(crate) fn mount_flags(&self) -> u32 {
-        if self.volume.is_read_only() { control::MOUNT_READ_ONLY } else { 0 }
+        let flag = |is_on: bool, flag: u32| if is_on { flag } else { 0 };
+        flag(self.volume.is_read_only(), control::MOUNT_READ_ONLY)
+            | flag(self.syncs.load(Ordering::Relaxed), control::MOUNT_SYNCS)
+            | flag(self.exclusive.load(Ordering::Relaxed), control::MOUNT_EXCLUSIVE)
+    }
+
+    /// Answers the kernel's last request, for which umount(2) waits.
+    pub(crate) fn answer_destroy(&self) {
+        if let Some((channel, unique)) = self.destroy.lock().take() {
+            log_refused(channel.send(Reply::new().finish(unique, Ok(()))));
+        }
     }
 
     /// Refuses a request unless root or the mount's owner made it.
@@ -243,7 +263,11 @@ impl Server {
                 }
                 return Ok(Outcome::Silent);
             }
-            Operation::Statfs | Operation::Destroy | Operation::SyncFs => {}
+            Operation::Destroy => {
+                *self.destroy.lock() = Some((channel.clone(), header.unique));
+                return Ok(Outcome::Later);
+            }
+            Operation::Statfs | Operation::SyncFs => {}
             Operation::Refused | Operation::Init(_) => return Err(Errno::ENOSYS.into()),
             _ => {
                 let node = Node::from_id(header.nodeid).ok_or(Errno::ESTALE)?;
@@ -268,7 +292,10 @@ impl Server {
         // These operations concern the whole mount.
         match operation {
             Operation::Statfs => reply.put(&reply::statfs_out(&self.live.space()?)),
-            Operation::SyncFs => self.sync()?,
+            Operation::SyncFs => {
+                self.syncs.store(true, Ordering::Relaxed);
+                self.sync()?;
+            }
             _ => {}
         }
         Ok(Outcome::Done)

@@ -1,17 +1,21 @@
 //! Mounting and unmounting: by mount(2) for privileged users, through `fusermount3` for all others.
 
 use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use xact::device::FileDevice;
 use xact_types::settings::{Id, Value};
 use xact_types::{Error, Result};
 
 use crate::transport::channel::open_device;
+use crate::transport::loop_device::LoopDevice;
 
 /// How to mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +29,11 @@ pub struct MountOptions {
     pub allow_other: Option<bool>,
     /// Whether a thread that makes most of the calls is served from its own CPU.
     pub single_caller: bool,
+    /// Whether the type is `fuseblk`; `None`: if that is possible.
+    pub fuseblk: Option<bool>,
+    /// Whether other programs are kept from opening the image for writing; `None`: if that is
+    /// possible.
+    pub exclusive: Option<bool>,
     /// Flags of mount(2).
     flags: u64,
     /// All settings that were given, in their order: a remount compares with them.
@@ -34,6 +43,16 @@ pub struct MountOptions {
 /// The type of a mount in `/proc/mounts` without a block device. mount(8) and umount(8) derive the
 /// names of the programs that they call from it: `mount.fuse.xact` and `umount.fuse.xact`.
 const TYPE: &CStr = c"fuse.xact";
+/// The type with a block device.
+const BLOCK_TYPE: &CStr = c"fuseblk.xact";
+
+/// A mount that was made.
+pub struct Mounted {
+    /// The connection's device.
+    pub device: OwnedFd,
+    /// Whether it has a block device as its source; if not, the reason.
+    pub block_device: std::result::Result<(), String>,
+}
 
 /// Options that are flags of mount(2).
 const FLAGS: [(Id, u64); 5] = [
@@ -51,6 +70,8 @@ impl Default for MountOptions {
             read_only: false,
             allow_other: None,
             single_caller: Id::SingleCaller.setting().default_flag(),
+            fuseblk: None,
+            exclusive: None,
             flags: 0,
             given: Vec::new(),
         }
@@ -73,6 +94,8 @@ impl MountOptions {
             Id::SingleCaller => {
                 self.single_caller = value.map_or(MountOptions::default().single_caller, |_| is_on);
             }
+            Id::FuseBlk => self.fuseblk = value.map(|_| is_on),
+            Id::Exclusive => self.exclusive = value.map(|_| is_on),
             // For /proc/mounts: the kernel itself keeps no access times on a FUSE mount.
             Id::AccessTimes => {
                 let noatime = Value::Choice(Id::AccessTimes.setting().default_choice());
@@ -140,8 +163,9 @@ fn c_string(bytes: &OsStr) -> io::Result<CString> {
     CString::new(bytes.as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Mounts on `at` (an absolute path of a directory) and returns the connection's device.
-pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
+/// Mounts on `at` (an absolute path of a directory). `image`: the device of the volume, which a
+/// mount with the type `fuseblk` needs.
+pub fn mount(at: &Path, options: &MountOptions, image: Option<&FileDevice>) -> Result<Mounted> {
     match std::fs::metadata(at) {
         Ok(there) if there.is_dir() => {}
         Ok(_) => return Err(Error::Usage(format!("{} is not a directory", at.display()))),
@@ -153,18 +177,94 @@ pub fn mount(at: &Path, options: &MountOptions) -> Result<OwnedFd> {
         }
         Err(e) => return Err(refused(at, &e.to_string())),
     }
+    let block_device = match (image, options.fuseblk) {
+        (_, Some(false)) => Err("the option nofuseblk was given".to_owned()),
+        (None, _) => Err("the volume is not on a file".to_owned()),
+        (Some(_), _) if !is_root() => Err("only root can mount with the type fuseblk".to_owned()),
+        (Some(image), _) => {
+            let device = new_device()?;
+            match mount_block_device(&device, at, options, image) {
+                Ok(()) => return Ok(Mounted { device, block_device: Ok(()) }),
+                // The volume must not be served while another process may have the device.
+                Err(BlockMountError::Taken(why)) => return Err(Error::InUse(why)),
+                Err(BlockMountError::Refused(why)) => Err(why),
+            }
+        }
+    };
+    if let (Err(why), Some(true)) = (&block_device, options.fuseblk) {
+        return Err(Error::Usage(format!("cannot mount with the type fuseblk: {why}")));
+    }
     if is_root() {
-        let device = open_device().map_err(|e| {
-            Error::Usage(format!("cannot open /dev/fuse: {e} (does this system have FUSE? modprobe fuse)"))
-        })?;
-        match mount_directly(&device, at, options) {
-            Ok(()) => return Ok(device),
+        let device = new_device()?;
+        match mount_directly(&device, at, options, TYPE, &options.source, "") {
+            Ok(()) => return Ok(Mounted { device, block_device }),
             // Root of a container may not mount, but the container's fusermount3 may.
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
             Err(e) => return Err(refused(at, &e.to_string())),
         }
     }
-    mount_by_helper(at, options)
+    Ok(Mounted { device: mount_by_helper(at, options)?, block_device })
+}
+
+/// Mounts a block device at a second place that is mounted with the type `fuseblk` already. The
+/// daemon that serves it is not asked. `EBUSY`: it is mounted with another type, or `ro` differs.
+pub fn mount_again(at: &Path, options: &MountOptions) -> Result<()> {
+    let device = new_device()?;
+    mount_directly(&device, at, options, BLOCK_TYPE, &options.source, "")
+        .map_err(|e| refused(at, &e.to_string()))
+}
+
+fn new_device() -> Result<OwnedFd> {
+    open_device().map_err(|e| {
+        Error::Usage(format!("cannot open /dev/fuse: {e} (does this system have FUSE? modprobe fuse)"))
+    })
+}
+
+enum BlockMountError {
+    /// The volume can be mounted with another type.
+    Refused(String),
+    /// Another process has claimed the device.
+    Taken(String),
+}
+
+/// Mounts with the type `fuseblk`. The kernel claims the block device for the mount, so that this
+/// process cannot hold its own claim during mount(2). The caller checks afterwards that the volume
+/// is unchanged.
+fn mount_block_device(
+    device: &OwnedFd,
+    at: &Path,
+    options: &MountOptions,
+    image: &FileDevice,
+) -> std::result::Result<(), BlockMountError> {
+    let refused = |e: io::Error, what: &str| BlockMountError::Refused(format!("{what}: {e}"));
+    let kind = image.as_file().metadata().map_err(|e| refused(e, "looking at the image"))?.file_type();
+    if kind.is_block_device() {
+        let block_size = block_size(image.as_file()).map_err(|e| refused(e, "asking for the block size"))?;
+        image.release_claim();
+        let data = format!(",blksize={block_size}");
+        let mounted = mount_directly(device, at, options, BLOCK_TYPE, &options.source, &data);
+        return mounted.map_err(|e| match image.reclaim() {
+            Ok(()) => refused(e, "mount(2)"),
+            Err(e) => BlockMountError::Taken(format!(
+                "another process took {} while it was being mounted: {e}",
+                options.source.display()
+            )),
+        });
+    }
+    let source = LoopDevice::attach(image.as_file(), &options.source, options.read_only)
+        .map_err(|e| refused(e, "attaching a loop device"))?;
+    mount_directly(device, at, options, BLOCK_TYPE, &source.path, "").map_err(|e| refused(e, "mount(2)"))
+}
+
+/// The block size of the device's page cache. A mount with another one would empty that cache.
+fn block_size(device: &File) -> io::Result<u64> {
+    const BLKBSZGET: libc::c_ulong = 0x8008_1270;
+    let mut size = 0_u64;
+    // SAFETY: the ioctl writes an int, for which there is space, through the pointer.
+    match unsafe { libc::ioctl(device.as_raw_fd(), BLKBSZGET as _, &mut size) } {
+        0 => Ok(size & u64::from(u32::MAX)),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The error for a refusal of the system, or of fusermount3. Missing permission is reported as an
@@ -180,21 +280,28 @@ fn refused(at: &Path, said: &str) -> Error {
     Error::Usage(said)
 }
 
-fn mount_directly(device: &OwnedFd, at: &Path, options: &MountOptions) -> io::Result<()> {
+fn mount_directly(
+    device: &OwnedFd,
+    at: &Path,
+    options: &MountOptions,
+    kind: &CStr,
+    source: &Path,
+    more: &str,
+) -> io::Result<()> {
     // SAFETY: no arguments, cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let allow_other = if options.allows_other() { ",allow_other" } else { "" };
     let fd = device.as_raw_fd();
     let data =
-        format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions{allow_other}");
-    let (source, at) = (c_string(options.source.as_os_str())?, c_string(at.as_os_str())?);
+        format!("fd={fd},rootmode=40000,user_id={uid},group_id={gid},default_permissions{allow_other}{more}");
+    let (source, at) = (c_string(source.as_os_str())?, c_string(at.as_os_str())?);
     let data = CString::new(data)?;
     // SAFETY: all pointers are to C strings that outlive the call.
     let done = unsafe {
         libc::mount(
             source.as_ptr(),
             at.as_ptr(),
-            TYPE.as_ptr(),
+            kind.as_ptr(),
             options.mount_flags() as libc::c_ulong,
             data.as_ptr().cast(),
         )
@@ -324,7 +431,10 @@ mod tests {
         }
         assert!(!set("data=journal"));
         assert_eq!(options.mount_flags(), libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NOATIME);
-        assert_eq!(options.helper_options(), b"default_permissions,ro,nosuid,noatime,subtype=xact,fsname=/a\\,b\\\\c");
+        assert_eq!(
+            options.helper_options(),
+            b"default_permissions,ro,nosuid,noatime,subtype=xact,fsname=/a\\,b\\\\c"
+        );
     }
 
     #[test]
@@ -346,7 +456,7 @@ mod tests {
     #[test]
     fn a_path_that_is_not_a_directory_is_refused_with_its_name() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let error = mount(file.path(), &MountOptions::default()).unwrap_err().to_string();
+        let error = mount(file.path(), &MountOptions::default(), None).err().unwrap().to_string();
         assert!(error.contains("is not a directory"), "{error}");
     }
 }

@@ -19,7 +19,7 @@ use xact_types::Errno;
 
 use crate::protocol::init::BUFFER;
 use crate::protocol::reply::Reply;
-use crate::protocol::request::Request;
+use crate::protocol::request::{Operation, Request};
 use crate::transport::background::Rank;
 use crate::transport::channel::{Channel, Received};
 use crate::transport::cpu_pin::CpuPin;
@@ -95,6 +95,11 @@ pub struct WorkerPool<H> {
     /// Workers that live, and the guard.
     workers: Mutex<usize>,
     ended: Condvar,
+    /// Workers with a request that is not done.
+    busy: AtomicUsize,
+    /// The kernel has sent its last request, and waits for the reply. Workers that wait for
+    /// requests stay until then.
+    destroyed: AtomicBool,
 }
 
 /// The buffers of a worker, for requests and replies.
@@ -161,6 +166,8 @@ impl<H: Handler> WorkerPool<H> {
             parked: IdleThreads::default(),
             workers: Mutex::new(0),
             ended: Condvar::new(),
+            busy: AtomicUsize::new(0),
+            destroyed: AtomicBool::new(false),
         });
         for _ in 0..WORKERS_AT_START {
             pool.spawn()?;
@@ -171,11 +178,19 @@ impl<H: Handler> WorkerPool<H> {
         Ok(pool)
     }
 
-    /// Returns when the connection is closed and all threads have ended.
+    /// Returns when the connection is closed and all threads have ended; or after the kernel's last
+    /// request, DESTROY, when no other request is left.
     pub fn wait(&self) {
         let mut workers = self.workers.lock();
         while *workers > 0 {
-            self.ended.wait(&mut workers);
+            if self.destroyed.load(Ordering::SeqCst) {
+                if self.busy.load(Ordering::SeqCst) == 0 {
+                    break;
+                }
+                self.ended.wait_for(&mut workers, Duration::from_millis(1));
+            } else {
+                self.ended.wait(&mut workers);
+            }
         }
         drop(workers);
         self.background.wait();
@@ -239,6 +254,7 @@ impl<H: Handler> WorkerPool<H> {
             let came = self.caller.is_on().then(Instant::now);
             match channel.receive(&mut buffers.request) {
                 Ok(Received::Request(len)) => {
+                    self.busy.fetch_add(1, Ordering::SeqCst);
                     let waited = came.is_some_and(|came| came.elapsed() > single_caller::DISTANT_CALLER_WAIT);
                     let bytes = &buffers.request[..len];
                     let request = Request::decode(bytes);
@@ -269,7 +285,17 @@ impl<H: Handler> WorkerPool<H> {
                             self.handler.refuse_unreadable(channel, bytes, *errno, &mut buffers.reply);
                         }
                     }
+                    let is_last = request.is_ok_and(|request| request.operation == Operation::Destroy);
                     buffers.keep_or_trim(len);
+                    self.busy.fetch_sub(1, Ordering::SeqCst);
+                    if is_last {
+                        self.waiting.fetch_add(1, Ordering::AcqRel);
+                        self.close();
+                        let _workers = self.workers.lock();
+                        self.destroyed.store(true, Ordering::SeqCst);
+                        self.ended.notify_all();
+                        return;
+                    }
                     self.guard.progress.fetch_add(1, Ordering::AcqRel);
                     let most = if self.caller.is_on() { 1 } else { WAITING_MAX };
                     // In one step: if it were counted in between, the worker that takes the last

@@ -29,6 +29,8 @@ pub enum Id {
     ReadOnly,
     AllowOther,
     SingleCaller,
+    FuseBlk,
+    Exclusive,
     NoSuid,
     NoDev,
     NoExec,
@@ -81,7 +83,7 @@ const fn mode(
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// All settings.
-pub static SETTINGS: [Setting; 33] = [
+pub static SETTINGS: [Setting; 35] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
                 adaptive (their log for fsyncs takes the place of the journal), ordered and writeback.",
@@ -295,6 +297,28 @@ pub static SETTINGS: [Setting; 33] = [
             "single_caller",
             Some("nosingle_caller"),
             "Run a worker on the CPU of the thread that makes most of the calls",
+        )
+    },
+    Setting {
+        default: Preset::Rule("fuseblk for root where the kernel supports it, else nofuseblk"),
+        notes: "Then sync(2), syncfs(2) and 'mount -o remount,ro' make everything durable (Linux 6.18), and umount(2) \
+                waits for the daemon. An image file gets a loop device. 'xact stat' shows what applies.",
+        ..flag(
+            Id::FuseBlk,
+            "fuseblk",
+            Some("nofuseblk"),
+            "Mount with the type fuseblk, which has a block device as its source",
+        )
+    },
+    Setting {
+        default: Preset::Rule("exclusive for root, else noexclusive"),
+        notes: "An image file that is open already, or attached to a loop device by a process that had it open, is not \
+                noticed by this. Block devices are claimed in any case.",
+        ..flag(
+            Id::Exclusive,
+            "exclusive",
+            Some("noexclusive"),
+            "Deny other programs, such as losetup and e2fsck, to open the image file for writing",
         )
     },
     flag(Id::NoSuid, "nosuid", Some("suid"), "Ignore set-user-ID and set-group-ID bits, as in mount(8)"),

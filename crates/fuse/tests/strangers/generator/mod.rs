@@ -174,7 +174,7 @@ impl Generator {
     }
 }
 
-const STRAY: [u32; 20] = [
+const STRAY: [u32; 21] = [
     control::IOC_VERSION,
     control::IOC_BEGIN,
     control::IOC_COMMIT,
