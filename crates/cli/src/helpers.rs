@@ -148,7 +148,7 @@ fn umount(request: &Request) -> Result<()> {
     let done = commands::umount_as(&args, how);
     match &done {
         Err(failure) if request.read_only && failure.exit == Exit::Unavailable => {
-            remount::remount(&args.mount_point, &["remount".into(), "ro".into()], false)
+            remount::make_read_only(&args.mount_point)
         }
         _ => done,
     }

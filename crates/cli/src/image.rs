@@ -164,6 +164,14 @@ pub fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
 fn refuse_attached(image: &Path) -> Result<()> {
     let Some(device) = attached_loop_device(image) else { return Ok(()) };
     let message = format!("{} is attached to the loop device {device}", image.display());
+    // Such as the mount of a daemon that was killed.
+    let mounts = crate::mounts::all().unwrap_or_default();
+    if let Some(mount) = mounts.iter().find(|mount| mount.source == Path::new(&device)) {
+        let point = mount.point.display();
+        let command = if mount.is_block() { "xact umount" } else { "umount" };
+        return Err(Failure::new(Exit::Unavailable, format!("{message}, which is mounted at {point}"))
+            .hint(format!("Unmount it first: {command} {point}")));
+    }
     Err(Failure::new(Exit::Unavailable, message)
         .hint(format!("Unmount it, or detach it with 'losetup -d {device}'.")))
 }

@@ -65,28 +65,33 @@ fn options_now(mount: &Mount) -> Result<Vec<String>> {
     Ok(lists.into_iter().flatten().flat_map(|list| list.split(',')).map(str::to_owned).collect())
 }
 
-/// The flags after the remount, and the options that the daemon has to compare.
+/// The flags after the remount, and the options that the daemon has to compare. As for mount(2),
+/// the list of options is the whole one: mount(8) adds those of the table of mounts.
 fn wanted(now: &[String], options: &[String]) -> (MountFlags, Vec<String>) {
     let mut flags = MountFlags::empty();
     let mut others = Vec::new();
-    let has = |option: &str| now.iter().any(|one| one == option);
-    for (_, flag) in
-        KEPT.into_iter().chain(CHANGEABLE.map(|(name, flag, _)| (name, flag))).filter(|(name, _)| has(name))
-    {
-        flags |= flag;
-    }
-    // "rw" and its like are in the table for flags that are not set.
-    if has("rw") && !has("ro") {
-        flags -= MountFlags::RDONLY;
-    }
+    let has = |list: &[String], option: &str| list.iter().any(|one| one == option);
     for option in options {
+        let kept = KEPT.into_iter().find(|(name, _)| name == option);
         match CHANGEABLE.into_iter().find(|(name, ..)| name == option) {
             Some((_, flag, is_on)) => flags.set(flag, is_on),
-            None if option == "remount" || has(option) => {}
+            None if option == "remount" => {}
+            None if has(now, option) => flags |= kept.map_or(MountFlags::empty(), |(_, flag)| flag),
             None => others.push(option.clone()),
         }
     }
+    // Without a word for it, sync would be turned off.
+    if has(now, "sync") && !has(options, "sync") && !has(options, "async") {
+        others.push("async".into());
+    }
     (flags, others)
+}
+
+/// Makes a mount read-only that is too busy to be unmounted (`umount -r`).
+pub fn make_read_only(point: &Path) -> Result<()> {
+    let mut options = options_now(&mounts::mounted_at(point)?)?;
+    options.extend(["remount".into(), "ro".into()]);
+    remount(point, &options, false)
 }
 
 fn refused(mount: &Mount, error: Errno) -> Failure {
@@ -115,7 +120,9 @@ mod tests {
         let (flags, others) = wanted(&now, &words("rw,nosuid,noatime,user_id=0,remount,ro,commit=7"));
         assert_eq!(flags, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOATIME);
         assert_eq!(others, ["commit=7"]);
-        let (flags, others) = wanted(&words("ro,noexec,sync"), &words("remount,rw,exec"));
+        let (flags, others) = wanted(&words("ro,noexec,sync"), &words("noexec,sync,remount,rw,exec"));
         assert_eq!((flags, others), (MountFlags::SYNCHRONOUS, vec![]));
+        let (flags, others) = wanted(&words("ro,noexec,sync"), &words("remount,rw"));
+        assert_eq!((flags, others), (MountFlags::empty(), words("async")));
     }
 }

@@ -11,7 +11,7 @@ use common::{Image, open, quiet};
 use xact_consistency::{
     Engine, EngineOptions, Handle, open_journal, open_unjournaled, recover, when_leading,
 };
-use xact_device::MemoryDevice;
+use xact_device::{BlockDevice, MemoryDevice};
 use xact_types::{BlockNr, CommitId, Error};
 
 /// A block that mke2fs leaves free on a volume of 16 MiB and more.
@@ -389,6 +389,47 @@ fn the_leader_of_a_commit_is_called_before_and_after_it() {
         when_leading(None);
         engine.commit(put(&engine, FREE, 8)).unwrap();
         assert_eq!(LED.take(), [false; 0]);
+        engine.close().unwrap();
+    }
+}
+
+/// A program that mounts or checks the volume writes its superblock: the next commit finds that,
+/// and nothing is written after it.
+#[test]
+fn another_writer_ends_all_writing() {
+    for (device, engine) in both() {
+        let commit = put(&engine, FREE, 7);
+        engine.commit(commit).unwrap();
+        // The count of mounts.
+        let mut count = [0; 2];
+        device.read_at(&mut count, 1024 + 0x34).unwrap();
+        device.write_at(&[count[0] + 1, count[1]], 1024 + 0x34).unwrap();
+        let before = device.to_bytes();
+        let commit = put(&engine, FREE, 8);
+        let error = engine.commit(commit).unwrap_err();
+        assert!(
+            matches!(&error, Error::Poisoned(why) if why.contains("another program has written")),
+            "{error}"
+        );
+        assert!(engine.check_other_writers().is_err());
+        assert!(engine.close().is_err());
+        assert!(device.to_bytes() == before, "something was written");
+    }
+}
+
+/// The engine's own writes of the superblock are not taken for those of another program.
+#[test]
+fn own_superblocks_are_known() {
+    for (_, engine) in both() {
+        for value in 1..4 {
+            let mut handle = Handle::begin(&engine, 1).unwrap();
+            handle.update(BlockNr(0), |block| block[1024 + 0x78] = value).unwrap();
+            let commit = handle.commit_id();
+            drop(handle);
+            engine.commit(commit).unwrap();
+            engine.sync().unwrap();
+            engine.check_other_writers().unwrap();
+        }
         engine.close().unwrap();
     }
 }

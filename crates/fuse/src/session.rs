@@ -239,7 +239,7 @@ impl Session {
     /// Logs what sync(2) does on this mount.
     pub fn log_sync(&self) {
         match &self.sync_reaches {
-            Ok(()) => tracing::info!("sync(2), syncfs(2) and 'mount -o remount,ro' make everything durable"),
+            Ok(()) => tracing::debug!("sync(2), syncfs(2) and 'mount -o remount,ro' make everything durable"),
             Err(why) => tracing::info!(
                 "sync(2) and syncfs(2) do not reach this mount ({why}): 'xact sync' makes everything durable"
             ),
