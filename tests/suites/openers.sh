@@ -152,7 +152,7 @@ test_remount() {
         exits 1 'option discard cannot be changed' -- mount -o remount,ro,discard mnt
         exits 1 "unknown mount option 'frobnicate'" -- mount -o remount,frobnicate mnt
         touch mnt/still-writable
-        mount -o remount,commit=300,nodiscard,noatime mnt
+        mount -o "remount,commit=300,nodiscard,noatime,allow_other,$type,exclusive" mnt
         # A file that is open for writing keeps the mount writable.
         exec 8>mnt/open
         exits 32 'in use: files are open for writing' -- mount -o remount,ro mnt

@@ -87,14 +87,16 @@ pub fn serve_device(
             return Err(e);
         }
     };
+    let is_block = block_device.is_ok();
     let device = mount::device_number(&at).ok();
     if let Some((major, minor)) = device {
         // Needs root. Otherwise the kernel's default applies.
-        let kind = if block_device.is_ok() { "-fuseblk" } else { "" };
+        let kind = if is_block { "-fuseblk" } else { "" };
         let path = format!("/sys/class/bdi/{major}:{minor}{kind}/read_ahead_kb");
         let _ = std::fs::write(path, READ_AHEAD_KIB.to_string());
     }
     let sync_reaches = block_device.and_then(|()| try_sync(&connection.server, &at));
+    connection.server.block_device.store(is_block, Ordering::Relaxed);
     connection.server.exclusive.store(guard.is_some(), Ordering::Relaxed);
     // The kernel's own form of the number.
     let unmounter = Unmounter { at, connection: device.map(|(major, minor)| major << 20 | minor) };

@@ -1,9 +1,10 @@
 //! How the volume is mounted, and whether options are those of the mount.
 
 use std::str;
+use std::sync::atomic::Ordering::Relaxed;
 
 use xact_control::abi::MountInfo;
-use xact_types::settings::parse_option;
+use xact_types::settings::{Id, Value, parse_option};
 use xact_types::{Errno, Error, Result};
 
 use crate::server::Server;
@@ -16,10 +17,10 @@ impl Server {
         let options = str::from_utf8(request.options()).map_err(|_| Errno::EINVAL)?;
         for option in options.split(',').filter(|option| !option.is_empty()) {
             let (id, value) = parse_option(option).map_err(Error::Usage)?;
-            let now = self.options.value(id);
             let setting = id.setting();
-            if value.or(setting.default_value()) != now {
-                let now = now.map_or("its default".into(), |value| setting.text_of(value));
+            let now = self.setting_now(id);
+            if id != Id::Defaults && value.or(setting.default_value()) != now {
+                let now = now.map_or_else(|| setting.default_text(), |value| setting.text_of(value));
                 return Err(Error::Usage(format!(
                     "the option {option} cannot be changed while the volume is mounted (it is {now}): unmount it, \
                      and mount it with the new option"
@@ -27,5 +28,16 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// The value of a setting of this mount; `None` if it is left to the volume.
+    fn setting_now(&self, id: Id) -> Option<Value> {
+        let flag = |is_on: bool| Some(Value::Flag(is_on));
+        match id {
+            Id::AllowOther => flag(self.options.allows_other()),
+            Id::FuseBlk => flag(self.block_device.load(Relaxed)),
+            Id::Exclusive => flag(self.exclusive.load(Relaxed)),
+            _ => self.options.value(id),
+        }
     }
 }

@@ -54,6 +54,8 @@ pub struct Server {
     pub(crate) options: MountOptions,
     /// The kernel has sent a SYNCFS: sync(2) reaches this server.
     pub(crate) syncs: AtomicBool,
+    /// The mount has a block device as its source.
+    pub(crate) block_device: AtomicBool,
     /// Other programs cannot open the image for writing.
     pub(crate) exclusive: AtomicBool,
     /// The kernel's last request, which is answered when the volume is closed.
@@ -113,6 +115,7 @@ impl Server {
             at,
             options,
             syncs: AtomicBool::new(false),
+            block_device: AtomicBool::new(false),
             exclusive: AtomicBool::new(false),
             destroy: Mutex::default(),
             jobs: jobs::Jobs::default(),

@@ -121,7 +121,8 @@ impl MountOptions {
         if is_on { self.flags |= flag } else { self.flags &= !flag }
     }
 
-    fn allows_other(&self) -> bool {
+    /// Whether other users may use the mount.
+    pub fn allows_other(&self) -> bool {
         self.allow_other.unwrap_or_else(is_root)
     }
 
