@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::{Mutex, RwLockWriteGuard};
 use xact_types::{Error, Ino, Result};
@@ -39,6 +39,8 @@ pub(super) struct Mvcc {
     stamps: Stamps,
     /// Inodes with old versions, with the stamp of the newest change that ended one.
     versioned: Mutex<BTreeMap<Ino, Stamp>>,
+    /// The last pruning left out an inode that another thread had locked.
+    skipped: AtomicBool,
     born: BornInodes,
     /// Memory used by old versions, approximately, without that of `born`.
     version_bytes: AtomicU64,
@@ -75,6 +77,7 @@ impl Mvcc {
         Mvcc {
             stamps: Stamps::default(),
             versioned: Mutex::default(),
+            skipped: AtomicBool::new(false),
             born: BornInodes::default(),
             version_bytes: AtomicU64::new(0),
             limit_bytes,
@@ -149,6 +152,7 @@ impl Mvcc {
     /// Drops the versions that no open view reads. `closed`: only the view of that stamp was closed
     /// since the last call.
     fn prune(&self, inodes: &InodeCache, contended: Contended, closed: Option<Stamp>) {
+        let closed = closed.filter(|_| !self.skipped.swap(false, SeqCst));
         // A view reads a version only of an inode that was changed later.
         let has_version = |until: &Stamp| closed.is_none_or(|closed| *until > closed);
         let list: Vec<Ino> = {
@@ -157,7 +161,10 @@ impl Mvcc {
         };
         for ino in list {
             let Some(cached) = inodes.peek(ino) else { continue };
-            let Some(mut state) = contended.lock(&cached) else { continue };
+            let Some(mut state) = contended.lock(&cached) else {
+                self.skipped.store(true, SeqCst);
+                continue;
+            };
             // The views are read under the lock: see `stamps`.
             state.versions.prune(&self.stamps.views());
             self.count(&mut state.versions);
