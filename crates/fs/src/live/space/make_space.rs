@@ -52,7 +52,7 @@ pub(in crate::live) struct Effort {
     /// Blocks that the caller needs at least; 0 if unknown.
     pub needed: u64,
     reclaimed: bool,
-    /// What was freed and not available when step 1 ended.
+    /// Blocks and inodes that were freed and not available when step 1 ended.
     unavailable: u64,
     waited_for_commits: Duration,
     since: Option<Instant>,
