@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xact_fs::{LiveFs, View};
+use xact_fs::{LiveFs, View, WriteHow};
 use xact_types::{Error, Ino};
 
 use super::ops::{Op, Rng, USER, dump, run};
@@ -44,14 +44,20 @@ impl Reader {
     }
 }
 
-/// Random changes beside transactions that begin and end at random.
+/// Blocks of a file that is overwritten block by block.
+const BULK_BLOCKS: u64 = 40;
+
+/// Random changes beside transactions that begin and end at random; with `bulk`, of a file of many
+/// blocks, too.
 /// Returns the number of conflicts, and of old versions that were on the volume at once.
-fn changes_beside_readers(volume: &Volume, cache_bytes: u64, seed: u64, steps: u64) -> (u64, u64) {
-    let base = volume.open_with(cache_bytes);
+fn changes_beside_readers(volume: &Volume, seed: u64, bulk: bool) -> (u64, u64) {
+    let base = volume.open_with(1 << 20);
+    let block = u64::from(base.space().unwrap().block_size);
+    let file = bulk.then(|| base.make_node(&USER, Ino::ROOT, b"bulk", 0o100644, 0).unwrap().ino);
     let mut rng = Rng(seed);
     let mut readers: Vec<Reader> = Vec::new();
     let (mut refused, mut spilled) = (0, 0);
-    for step in 0..steps {
+    for step in 0..600 {
         spilled = base.spilled_versions().max(spilled);
         let what = format!("seed {seed}, step {step}");
         match rng.below(20) {
@@ -72,6 +78,10 @@ fn changes_beside_readers(volume: &Volume, cache_bytes: u64, seed: u64, steps: u
                 (0..5).for_each(|_| drop(run(&tx, &Op::random(&mut rng))));
                 tx.commit().unwrap();
             }
+            5..=12 if let Some(file) = file => {
+                let data = vec![rng.below(256) as u8; block as usize];
+                base.write(file, rng.below(BULK_BLOCKS) * block, &data, WriteHow::default()).unwrap();
+            }
             _ => drop(run(&*base, &Op::random(&mut rng))),
         }
     }
@@ -91,19 +101,19 @@ fn views_read_what_they_read_at_their_begin() {
     let mut refused = 0;
     for seed in 0..12 {
         let volume = Volume::new(16, kinds[seed as usize % kinds.len()]);
-        refused += changes_beside_readers(&volume, 64 << 20, seed, 600).0;
+        refused += changes_beside_readers(&volume, seed, false).0;
     }
     assert!(refused > 50, "{refused} conflicts");
 }
 
-/// The same with little memory for old versions: many of them are on the volume.
+/// The same with more old versions than memory has space for: some are on the volume.
 #[test]
 fn views_read_versions_on_the_volume() {
     let kinds: [&[&str]; 3] = [&["-b", "1024"], &["-b", "4096"], &["-b", "1024", "-O", "^has_journal"]];
     let (mut refused, mut spilled) = (0, 0);
     for seed in 100..112 {
         let volume = Volume::new(16, kinds[seed as usize % kinds.len()]);
-        let (conflicts, blocks) = changes_beside_readers(&volume, 1 << 20, seed, 600);
+        let (conflicts, blocks) = changes_beside_readers(&volume, seed, true);
         (refused, spilled) = (refused + conflicts, spilled + blocks);
     }
     assert!(refused > 50 && spilled > 100, "{refused} conflicts, {spilled} blocks");
