@@ -8,6 +8,7 @@
 //! unchanged, and the commit is just as valid.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use xact_fs::InodeOps;
 use xact_layout::checksum::crc32c;
@@ -34,15 +35,39 @@ const STEP_BLOCKS: u64 = 64;
 pub(super) enum Item<'a> {
     Inode(Ino),
     Name(Ino, &'a [u8]),
-    /// The names of a folder other than those that the transaction changes, which are items of
-    /// their own, and those whose changes were dropped.
-    Listing(Ino, &'a Overlay, &'a ReadSet),
+    /// The names of a folder without those in `Apart`.
+    Listing(Ino, Rc<Apart<'a>>),
     /// These blocks of a file.
     Contents(Ino, Ranges),
     /// A file that the transaction truncates: its size and times.
     Cut(Ino),
     Xattr(Ino, &'a [u8]),
     Xattrs(Ino),
+}
+
+/// Names that do not count for the listings of their folders, since they are items of their own:
+/// those that the transaction changes, and those of files that it changes; and names whose changes
+/// were dropped.
+#[derive(Debug)]
+pub(super) struct Apart<'a> {
+    overlay: &'a Overlay,
+    reads: &'a ReadSet,
+    files: BTreeSet<(Ino, &'a [u8])>,
+}
+
+impl<'a> Apart<'a> {
+    fn of(overlay: &'a Overlay, reads: &'a ReadSet) -> Apart<'a> {
+        let changed = overlay.nodes.iter().filter(|(_, node)| !node.born && node.is_changed());
+        let places = changed.filter_map(|(ino, _)| reads.paths.place(*ino));
+        let is_item = |dir: &Ino, name: &[u8]| reads.names.get(dir).is_some_and(|names| names.contains(name));
+        Apart { overlay, reads, files: places.filter(|(dir, name)| is_item(dir, name)).collect() }
+    }
+
+    fn has(&self, dir: Ino, name: &[u8]) -> bool {
+        self.overlay.nodes.get(&dir).is_some_and(|node| node.names.get(name).is_some())
+            || self.files.contains(&(dir, name))
+            || self.reads.is_dropped(dir, name)
+    }
 }
 
 /// All items, in an order that the stored overlay and read set define.
@@ -61,7 +86,8 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: 
         }
         items.extend(node.file.base_end.map(|_| Item::Cut(*ino)));
     }
-    let listing = |dir: &Ino| Item::Listing(*dir, overlay, reads);
+    let apart = Rc::new(Apart::of(overlay, reads));
+    let listing = |dir: &Ino| Item::Listing(*dir, apart.clone());
     items.extend(reads.emptied.iter().map(listing));
     let looked = if serializable { Some(reads) } else { None };
     looked.unwrap_or(&nothing).inodes(&mut inodes);
@@ -72,7 +98,6 @@ pub(super) fn items<'a>(overlay: &'a Overlay, reads: &'a ReadSet, serializable: 
         items.extend(basis.lists.into_iter().map(|(ino, name)| Item::Xattr(ino, name)));
     }
     if let Some(reads) = looked {
-        let listing = |dir: &Ino| Item::Listing(*dir, overlay, reads);
         for (dir, names) in &reads.names {
             items.extend(names.iter().map(|name| Item::Name(*dir, name)));
         }
@@ -116,12 +141,10 @@ fn read_value(item: &Item<'_>, tree: &mut impl InodeOps, block_size: u32) -> Res
                 sum.add(&[entry.kind.dirent_type()]);
             }
         }
-        Item::Listing(dir, overlay, reads) => {
-            let node = overlay.nodes.get(dir);
+        Item::Listing(dir, apart) => {
             let mut all = BTreeSet::new();
             tree.list(*dir, 0, &mut |item| {
-                let is_own = node.is_some_and(|node| node.names.get(item.name).is_some());
-                if !is_own && !reads.is_dropped(*dir, item.name) {
+                if !apart.has(*dir, item.name) {
                     all.insert((item.name.to_vec(), item.ino.0, item.kind.dirent_type()));
                 }
                 true
