@@ -181,8 +181,9 @@ test_the_loop_device_goes_with_the_mount() {
     "$XACT" sync mnt
     kill -KILL "$DAEMON"
     wait "$DAEMON" 2>/dev/null || true
+    # The loop device keeps the daemon's lock.
     mkdir other
-    exits 69 "Unmount it first: xact umount $WORK/mnt" -- "$XACT" mount disk.img other
+    exits 69 "disk.img is in use: it is mounted at $WORK/mnt" -- "$XACT" mount disk.img other
     unmounted mnt
     equal "after the daemon's death" '' "$(losetup -j disk.img)"
     mounted disk.img mnt
@@ -301,6 +302,7 @@ test_umount_names_what_it_waits_for() {
         mounted disk.img mnt -o "$type"
         unshare --mount --propagation private sleep 100 &
         keeper=$!
+        rm -f said
         wait_until "the namespace" grep -q sleep "/proc/$keeper/comm"
         "$XACT" umount mnt 2>said &
         job=$!

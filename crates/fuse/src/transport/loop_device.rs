@@ -2,7 +2,7 @@
 //!
 //! The daemon's own reads and writes go to the image, never through the loop device. The kernel
 //! detaches the device when its last user closes it (autoclear): the mount, also if the daemon was
-//! killed.
+//! killed. It keeps the daemon's open file, and with it the lock on the image, for as long.
 
 use std::fs::File;
 use std::io;

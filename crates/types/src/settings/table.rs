@@ -312,8 +312,8 @@ pub static SETTINGS: [Setting; 35] = [
     },
     Setting {
         default: Preset::Rule("exclusive for root, else noexclusive"),
-        notes: "An image file that is open already, or attached to a loop device by a process that had it open, is not \
-                noticed by this. Block devices are claimed in any case.",
+        notes: "A program that had the image file open before the mount can still write to it. Block devices are \
+                claimed in any case.",
         ..flag(
             Id::Exclusive,
             "exclusive",
