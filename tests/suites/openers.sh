@@ -5,12 +5,12 @@ TYPES=(fuseblk nofuseblk)
 
 # Installs the helpers of mount(8) and umount(8), for this test's mount namespace only.
 with_helpers() {
-    local name layers=$WORK/sbin
-    mkdir "$layers"
-    mount -t tmpfs none "$layers"
-    mkdir "$layers/upper" "$layers/work"
-    mount -t overlay overlay -o "lowerdir=/sbin,upperdir=$layers/upper,workdir=$layers/work" /sbin
-    for name in {mount,umount}.{fuse,fuseblk}.xact; do ln -s "$XACT" "/sbin/$name"; done
+    local name copy=$WORK/sbin
+    mkdir "$copy"
+    mount -t tmpfs none "$copy"
+    cp -a /sbin/. "$copy/"
+    for name in {mount,umount}.{fuse,fuseblk}.xact; do ln -sf "$XACT" "$copy/$name"; done
+    mount --bind "$copy" /sbin
 }
 
 # umount(2) itself, without any helper.
