@@ -225,8 +225,12 @@ test_install_and_uninstall() {
     has "$WORK/usr/share/man/man1/xact-run.1" 'transaction'
     has <(MANPATH=$WORK/usr/share/man man xact-snapshot-create) 'Make a snapshot'
     [[ -s $WORK/usr/share/bash-completion/completions/xact ]]
+    local helper
+    for helper in {mount,umount}.{fuse,fuseblk}.xact; do
+        exits 1 'mount.8. and umount.8. call it' -- "$WORK/usr/sbin/$helper"
+    done
     make -s -C "$ROOT" uninstall PREFIX="$WORK/usr" >/dev/null
-    equal "files left" '' "$(find "$WORK/usr" -type f)"
+    equal "files left" '' "$(find "$WORK/usr" ! -type d)"
 }
 
 # What is mistyped before the command is an error of ours, not the command.
