@@ -8,8 +8,8 @@ use clap::Args;
 ///
 /// Lists the jbd2 transactions in the log from its tail to its end, written by Linux or by xact,
 /// intact or damaged. Shows the number, the state and the time of each transaction, the blocks that
-/// it revokes, and the checksums that are wrong. Also shows, for each use of blocks (inode table,
-/// directory, and so on), how many copies of such blocks the transaction has.
+/// it revokes, and the checksums that are wrong. Also counts the copies of blocks in the
+/// transaction by the use of the block: inode table, directory, and so on.
 ///
 /// A transaction has one of four states. 'complete': recovery replays it. 'torn': it is the last
 /// one and has a wrong checksum, as a crash leaves it; recovery discards it. 'unfinished': it is

@@ -70,8 +70,8 @@ pub struct Run {
     pub ordered: bool,
     /// Make a snapshot of the volume just before the commit, on a volume with generations.
     ///
-    /// Without NAME, the snapshot is called 'run-', the time, and the transaction's number. It does
-    /// not contain changes that others make between the snapshot and the commit. If the commit
+    /// Without NAME, the snapshot is called run-TIME-ID, where ID is the transaction's number. It
+    /// does not contain changes that others make between the snapshot and the commit. If the commit
     /// fails, the snapshot is deleted again; after a crash between the two, the snapshot remains.
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     #[arg(conflicts_with = "leave_open")]

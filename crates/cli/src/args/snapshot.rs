@@ -56,7 +56,7 @@ pub enum SnapshotCommand {
     },
     /// Restore the volume, or some of its files and folders, from a snapshot
     ///
-    /// The restore is atomic: a crash leaves either the state before or the state of the snapshot.
+    /// The restore is atomic: a crash leaves the volume either unchanged or completely restored.
     /// Changes since the snapshot are lost, unless another snapshot has them. The snapshot remains,
     /// and so do the volume's modes ('xact mode') and its label. A snapshot of chosen paths
     /// restores only these paths, and only on a mount.
@@ -156,9 +156,10 @@ pub struct Prune {
     pub at: PathBuf,
     /// Snapshots to retain, such as last=3,daily=7,weekly=4.
     ///
-    /// last=N: the newest N. hourly=N, daily=N, weekly=N, monthly=N, yearly=N: the newest snapshot
-    /// of each of the last N hours (days, and so on) that have a snapshot. within=TIME: all that
-    /// are younger than TIME, such as 90s, 30m, 12h, 7d or 4w.
+    /// last=N: the newest N. hourly=N: the newest snapshot of each hour, for the last N hours in
+    /// which there is a snapshot. daily=N, weekly=N, monthly=N, yearly=N: the same by days, weeks,
+    /// months and years. within=TIME: all that are younger than TIME, such as 90s, 30m, 12h, 7d or
+    /// 4w.
     #[arg(long, alias = "keep", value_name = "RULES")]
     pub retain: RetentionPolicy,
     /// Consider only snapshots whose names begin with TEXT; '': all.

@@ -45,7 +45,8 @@ pub struct TxBegin {
     pub timeout: u32,
     /// Store the transaction on the volume, so that it survives unmounts and crashes.
     ///
-    /// It is stored as it was at the end of the last 'xact run --tx' in it.
+    /// Each 'xact run --tx ID' stores the transaction again when it ends, and so do an unmount and
+    /// a partial commit or abort. A crash loses the changes made since the last of these.
     #[arg(long)]
     pub persist: bool,
     /// Which changes of others are conflicts.
@@ -134,8 +135,8 @@ pub struct TxCommit {
     /// Commit only these paths, everything below them, and what they depend on.
     ///
     /// They depend on new folders above them, and on both ends of a rename. The transaction stays
-    /// open with the rest. What it has read of other files that it changes does not count: a
-    /// conflict there does not prevent this commit, and is reported.
+    /// open with the rest. If a changed path is left out, a conflict on it does not prevent this
+    /// commit, and is reported.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
     /// Return when the changes are visible, before they are durable.
@@ -153,8 +154,8 @@ pub struct TxAbort {
     pub which: Target,
     /// Discard only these paths, everything below them, and what depends on them.
     ///
-    /// The transaction stays open with the rest, which can be committed also if these paths were
-    /// the conflict.
+    /// The transaction stays open with the rest. A conflict on the discarded paths no longer
+    /// prevents the commit of the rest.
     #[arg(long, value_name = "PATH", num_args = 1.., value_hint = clap::ValueHint::AnyPath)]
     pub only: Vec<PathBuf>,
 }

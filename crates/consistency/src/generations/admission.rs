@@ -16,8 +16,8 @@
 //!   ([`of_a_commit`]). So two commits leave at least 2. Such commits hold transactions of the
 //!   largest size; after two of them in a row removals must wait until a snapshot is deleted. As a
 //!   rule commits are small, and removals can use everything between 16 and 4.
-//! - While less than 16 are free, a commit takes 1/2 at most, or is a single removal. So two
-//!   commits that begin with 4 leave some 3.
+//! - While less than 16 are free, a commit takes at most half of one 32nd, or is a single removal.
+//!   So two commits that begin with 4 leave some 3.
 //! - One of the two also takes the blocks that the intent log has made durable since the last
 //!   generation, 1 at most ([`of_the_log`]). The log's own area is another 1, in use at all times.
 //! - Accepted data (file data, and the metadata that maps it) waits in memory. While there is a

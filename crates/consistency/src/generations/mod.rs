@@ -35,8 +35,8 @@
 //!    to the home of a block. Metadata is written home only if the durable generation has it in the
 //!    pool and no snapshot has anything in its home (`writeback_home`). The same holds for file
 //!    data in the pool that the commit did not change. Changed file data goes to blocks that are
-//!    free in the durable generation and in every snapshot, or as `redirect` and `place_blocks`
-//!    say.
+//!    free in the durable generation and in every snapshot. `redirect` and `place_blocks` describe
+//!    the exceptions.
 //! 2. A root is written only when everything that it leads to is durable. All file data whose
 //!    `write_data` returned before the commit was closed is durable by then, too. The same holds
 //!    for a record of the log if data is ordered. With `data=writeback`, one flush may make the

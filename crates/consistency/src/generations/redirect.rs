@@ -9,15 +9,17 @@
 //! there until a commit writes it home.
 //!
 //! Invariants:
-//! 1. Data is written in place only to a block that no snapshot has there, that is not in the pool,
-//!    and of which neither the log nor a commit on its way has a copy: after a crash that copy
-//!    would be read (JOJ-8). All of this is checked under `gate`. A commit that creates a snapshot
-//!    holds the gate exclusively from its closing until all threads see the snapshot, so no write
-//!    that began before changes the snapshot's blocks.
+//! 1. Data is written in place only to a block for which three things hold: no snapshot has the
+//!    block at home, the block is not in the pool, and neither the log nor a commit on its way has
+//!    a copy of it. After a crash the copy would be read, not the block (JOJ-8). All of this is
+//!    checked under `gate`. A commit that creates a snapshot holds the gate exclusively from its
+//!    closing until all threads see the snapshot, so no write that began before changes the
+//!    snapshot's blocks.
 //! 2. Data written before a call of `flush_data` or `commit` may be part of a commit (`newest`).
 //!    These calls make that commit durable too: their caller cannot know where its data went.
-//! 3. Accepted data always finds pool blocks (`admission`). They are reserved from the time when it
-//!    is accepted, even if no snapshot has its block yet, until it is part of a commit.
+//! 3. Accepted data always finds pool blocks (`admission`): they are reserved from the time when
+//!    the data is accepted until the data is part of a commit. This holds even if no snapshot has
+//!    the block of the data yet.
 //! 4. The cache keeps a block's contents until they are at home or in the pool. Then it drops them,
 //!    since other code may write there from then on.
 

@@ -4,8 +4,9 @@
 //! pointer for it. This holds for blocks of files as for metadata, since ext4's bitmaps do not
 //! distinguish them.
 //!
-//! A snapshot of chosen paths has the parts that it needs of the fixed metadata (descriptors,
-//! bitmaps, tables) in its map, and so none of it at home, whatever its bitmap says (`partial` 3).
+//! A snapshot of chosen paths needs parts of the fixed metadata (descriptors, bitmaps, tables). Its
+//! map has all of these parts. So the snapshot has no fixed metadata at home, whatever its bitmap
+//! says (`partial` 3).
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

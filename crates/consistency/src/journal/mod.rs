@@ -41,8 +41,8 @@
 //!    for the block.
 //! 6. A commit may contain file data in the same way as metadata. While the live log has a copy of
 //!    a block, only a checkpoint writes that block in place (`SlotState::data`). The log has the
-//!    copy until the tail has passed it or a durable commit has revoked it. Every write to a block
-//!    without a copy may go through the log or in place.
+//!    copy until the tail has passed it or a durable commit has revoked it. If the live log has no
+//!    copy of a block, a write to the block may go through the log or in place.
 //! 7. Sub-block records (`LogRecords::SubBlock`) hold the bytes of a block that changed since the
 //!    previous commit, or since the block was written in place. The base of each record must be in
 //!    the log or at home. So the tail passes a transaction only when one of these holds for each of

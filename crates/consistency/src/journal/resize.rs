@@ -21,9 +21,10 @@
 //!    fields lie in one sector.
 //! 3. The new blocks hold zeros before the inode's commit: the old contents of a file there must
 //!    not be taken for a part of the log.
-//! 4. `made_with` is durable before the inode changes, and is removed last. So an opening that
-//!    finds it knows that the journal must become shorter again, however far the steps had come. To
-//!    other programs `made_with` is padding, so they see an ordinary journal of the present length.
+//! 4. `made_with` is durable before the inode changes, and is removed last. If it is present when
+//!    the volume is opened, the journal must become shorter again, whichever step a crash came
+//!    after. To other programs `made_with` is padding, so they see an ordinary journal of the
+//!    present length.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -15,8 +15,8 @@
 //! - A change through such a node makes the kernel forget what it has of the volume's own node, in
 //!   the same way.
 //!
-//! Stores into mappings are refused (`following`), since a page of a mapping would carry old bytes
-//! around the stored ones.
+//! Stores into mappings are refused (`following`): the kernel writes back whole pages, and the
+//! bytes of a page that the program did not store may be old.
 //!
 //! While no process reads through such nodes, a change of a file costs one look at a counter.
 

@@ -8,12 +8,12 @@
 //! A change is answered when the kernel has forgotten everything elsewhere that the change made
 //! outdated. That waits for locks of pages, so it runs on a separate thread.
 //!
-//! Two writes to one file through different nodes could wait for each other. A write to a part of a
-//! page of which the kernel has no contents holds that page until the write is answered. If both
-//! writes hold their node's page, each waits until the other is answered. So the later of two such
-//! writes is answered after at most [`CROSSING_MAX`]. That is safe, since a page without contents
-//! shows no old data. If the page has contents, the write does not hold it, and forgetting it takes
-//! microseconds.
+//! Two writes to one file through different nodes could wait for each other. Suppose that the
+//! kernel has no contents of a page. A write to a part of this page holds it until the write is
+//! answered. If both writes hold their node's page, each waits until the other is answered. So the
+//! later of two such writes is answered after at most [`CROSSING_MAX`]. That is safe, since a page
+//! without contents shows no old data. If the page has contents, the write does not hold it, and
+//! forgetting it takes microseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -6,8 +6,8 @@
 //! `jobs`).
 //!
 //! There is one exception: a single thread that calls (see `single_caller`). A separate thread
-//! takes a fifth of the time of a small commit, and wakes the caller on another CPU. So the worker
-//! that got the call ends the transaction itself, if no other worker is doing so
+//! would cost a fifth of the time of a small commit, and wake the caller on another CPU. So the
+//! worker that got the call ends the transaction itself, if no other worker is doing so
 //! ([`InlineEnd`](crate::commit::inline_end::InlineEnd)). Requests that it waits for are answered
 //! by another worker, which the pool's guard calls after a tick or two. A program that writes
 //! through mappings would wait like this at each commit. So after one such wait, transactions end

@@ -15,8 +15,8 @@
 //!    link deletes the inode; and the link count of an inode changes once, by the sum, so that it
 //!    never passes through 0.
 //!
-//! A partial commit leaves some items out of its validation (`partial`). It examines them under the
-//! same locks all the same: those that others have changed stay conflicts.
+//! A partial commit leaves some items out of its validation (`partial`). It still examines these
+//! items under the same locks, and those that others have changed stay conflicts.
 //!
 //! Validation is enough for serializability: all that the transaction has read of the volume is
 //! unchanged, so a run at this moment would have done the same. Items that are not compared are

@@ -86,7 +86,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub static SETTINGS: [Setting; 35] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
-                adaptive (their log for fsyncs takes the place of the journal), ordered and writeback.",
+                adaptive, ordered and writeback; with adaptive, their log for fsyncs takes the place of the journal.",
         ..mode(
             Id::Data,
             "data",
@@ -211,7 +211,8 @@ pub static SETTINGS: [Setting; 35] = [
     },
     Setting {
         notes: "Beyond it, or when the volume would otherwise be full for others, the oldest transactions become too \
-                old. Versions are written there when they take more than an eighth of the cache.",
+                old. Old versions are in memory until they take more than an eighth of the cache; then they are \
+                written to free space.",
         ..option(
             Id::VersionSpace,
             "version_space",

@@ -27,9 +27,9 @@
 //!   or for a thread that may be waiting for the device. It also stays open while an operation in
 //!   it applies a large transaction (`waits`). During that time only the leader waits.
 //! - New operations could bring new waits without end. So the leader locks the commit when
-//!   [`WAITS_MAX`](closing::WAITS_MAX) waits have begun since it began to close the commit. But a
-//!   wait is *long* when as many others have begun since its begin. The leader lets a long wait end
-//!   before it locks the commit.
+//!   [`WAITS_MAX`](closing::WAITS_MAX) waits have begun since it began to close the commit. There
+//!   is one exception: *long* waits. A wait is long when WAITS_MAX other waits have begun after it.
+//!   The leader does not lock the commit before all long waits have ended.
 //! - No thread leads in a poisoned pipeline. All waiting threads are woken with the reason.
 
 mod background;

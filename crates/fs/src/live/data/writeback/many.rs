@@ -7,9 +7,10 @@
 //! written, so the crash argument of [`super`] holds for each inode.
 //!
 //! *Cost.* Data in the host's page cache would be written by the next flush, and so delay an fsync
-//! of a few bytes (the paper on RFJ: metadata waits for its data, instead of forcing it out). So
-//! this module writes data to the device before it links the data. No caller waits for these
-//! writes, and an fsync that commits the links has no data left to write.
+//! of a few bytes. So this module writes data to the device before it links the data. No caller
+//! waits for these writes, and an fsync that commits the links has no data left to write. (This is
+//! a rule of the paper on RFJ: metadata waits until its data is written, and does not force the
+//! data out.)
 //!
 //! *Locks.* The locks of all inodes of a group are held, upgradable, while their data is written.
 //! They are taken in rising order, as everywhere. They are made exclusive and released in falling
