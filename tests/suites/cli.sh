@@ -233,7 +233,7 @@ test_install_and_uninstall() {
     equal "files left" '' "$(find "$WORK/usr" ! -type d)"
 }
 
-# What is mistyped before the command is an error of ours, not the command.
+# A mistyped option before the command is an error of xact, not the command.
 test_mistyped_options_are_not_the_command() {
     volume disk.img
     mounted disk.img mnt

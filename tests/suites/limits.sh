@@ -134,7 +134,7 @@ with open("mnt/a", "rb") as file:
     kernel_unmounted mnt
 }
 
-# What a deletion gives back is there for the next call, though the kernel tells the daemon of it a
+# The space of a deleted file is available to the next call, although the kernel forgets the file a
 # moment later.
 test_deleted_space_is_there_at_once() {
     local i status=0

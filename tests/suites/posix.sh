@@ -227,7 +227,7 @@ test_access_times() {
     done
 }
 
-# What chattr changes is seen at once, in a transaction too.
+# A change by chattr is seen at once, in a transaction too.
 test_chattr_changes_ctime_at_once() {
     needs chattr
     volume disk.img

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use parking_lot::Mutex;
 use xact_types::{Corruption, Error};
 
-/// What was found so far. A corrupt bitmap is reported once: its group is not used afterwards.
+/// The damage found so far. A corrupt bitmap is reported once: its group is not used afterwards.
 #[derive(Default)]
 pub(super) struct Damage {
     first: Mutex<Option<Error>>,
@@ -32,7 +32,7 @@ impl Damage {
         self.first.lock().clone()
     }
 
-    /// What was found since the last call.
+    /// Returns the damage found since the last call.
     pub fn take_unrecorded(&self) -> Vec<Corruption> {
         if !self.is_unrecorded.swap(false, SeqCst) {
             return Vec::new();

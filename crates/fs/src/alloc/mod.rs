@@ -23,7 +23,8 @@
 //! checksums.
 //!
 //! A group with a corrupt bitmap (checksum, count, or fixed metadata marked free) is not used;
-//! [`Allocator::damage`] returns the first such corruption, [`Allocator::take_damage`] the new ones.
+//! [`Allocator::damage`] returns the first such corruption, and [`Allocator::take_damage`] the new
+//! ones.
 //!
 //! Lock order: handle → one group's lock → the engine's short lock of a block. No two groups are
 //! locked at once (eviction of an unused map only tries a second lock).

@@ -112,7 +112,7 @@ impl Health {
         }
         match self.policy.on_error {
             OnError::Continue => {
-                // Who reads the same damage again and again does not fill the log.
+                // A process that reads the same damage again and again does not fill the log.
                 let mut logged = self.logged.lock();
                 if logged.is_none_or(|(last, at)| last != *corruption || at.elapsed() > LOG_AGAIN) {
                     *logged = Some((*corruption, Instant::now()));

@@ -26,8 +26,8 @@ fn dirent(st_ino: u64, kind: FileKind, next_cookie: u64, name: &[u8]) -> Dirent 
     Dirent { ino: st_ino, off: next_cookie, namelen: name.len() as u32, kind }
 }
 
-/// The outcome of a page. Entries before damage are returned; the next page, which has none, returns
-/// the error, so that a listing ends with it.
+/// The outcome of a page. Entries before damage are returned. The next page, which has none,
+/// returns the error, so that a listing ends with it.
 fn after_entries(listed: Result<()>, any: bool) -> Result<()> {
     match listed {
         Err(Error::Corrupt(_)) if any => Ok(()),

@@ -20,7 +20,8 @@ impl LiveFs {
         let ino = self.allocator.take_inode(parent, is_dir)?;
         let used = match self.table.read(ino) {
             Ok(inode) => inode.mode() != 0 && inode.links_count() > 0,
-            // The place was never written, or its bytes are no inode: they will be overwritten.
+            // The place was never written, or its bytes are not a valid inode: they will be
+            // overwritten.
             Err(Error::Corrupt(_)) => false,
             Err(error) => {
                 self.allocator.give_back_inode(ino);

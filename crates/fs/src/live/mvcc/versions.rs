@@ -407,11 +407,7 @@ impl Versions {
     }
 
     /// Any name that is not `ignored`.
-    pub fn any_name_changed_since(
-        &self,
-        stamp: Stamp,
-        ignored: impl Fn(&[u8]) -> bool,
-    ) -> Option<ChangedBy> {
+    pub fn any_name_changed_since(&self, stamp: Stamp, ignored: impl Fn(&[u8]) -> bool) -> Option<ChangedBy> {
         let counts = self.names.iter().filter(|(name, _)| !ignored(name));
         author(counts.filter_map(|(_, chain)| chain.changed_since(stamp)).max_by_key(|(stamp, _)| *stamp))
     }

@@ -1,8 +1,9 @@
-//! Deleted inodes that somebody still held when their last name was removed.
+//! Deleted inodes that were still held when their last name was removed.
 //!
-//! Nearly always the holder is the kernel, which lets go a moment later (FORGET), and then the
-//! inode's space is free. So a caller who finds no space waits for that moment. A file that a
-//! program keeps open is waited for as long as any other, once: [`WAIT_MAX`] after its deletion.
+//! Nearly always the holder is the kernel, which forgets the inode a moment later (FORGET), and
+//! then the inode's space is free. So a caller that finds no space waits for that moment. A file
+//! that a program keeps open is waited for like any other, once: until [`WAIT_MAX`] after its
+//! deletion.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -61,7 +62,7 @@ mod tests {
         held.add(Ino(12));
         held.add(Ino(13));
         assert!(held.wait(|_| true));
-        assert!(!held.wait(|_| panic!("both are gone")));
+        assert!(!held.wait(|_| panic!("both were released")));
         held.add(Ino(14));
         let start = Instant::now();
         assert!(!held.wait(|_| false));
