@@ -211,8 +211,8 @@ pub static SETTINGS: [Setting; 35] = [
     },
     Setting {
         notes: "Beyond it, or when the volume would otherwise be full for others, the oldest transactions become too \
-                old. Old versions are in memory until they take more than an eighth of the cache; then they are \
-                written to free space.",
+                old. Old contents stay in memory until old versions take more than an eighth of the cache; then \
+                they are written to free space.",
         ..option(
             Id::VersionSpace,
             "version_space",
