@@ -1,6 +1,7 @@
 //! Counts the requests to a device, for `xact stat` and the benchmarks.
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -125,5 +126,17 @@ impl BlockDevice for CountingDevice {
 
     fn is_read_only(&self) -> bool {
         self.inner.is_read_only()
+    }
+
+    fn is_sparse(&self) -> bool {
+        self.inner.is_sparse()
+    }
+
+    fn holes(&self, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+        self.inner.holes(offset, len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
     }
 }

@@ -2,15 +2,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::direct_io::DirectIo;
+use crate::host_space;
 use crate::write_behind::WriteBehind;
 use crate::{BlockDevice, WriteHint, check_range};
 
@@ -26,6 +29,12 @@ pub enum OpenMode {
 /// An image file or block device, locked while it is open (DESIGN rule 6): `flock` keeps other
 /// xact processes away from both kinds, `O_EXCL` keeps the kernel's own mounts away from a block
 /// device.
+///
+/// No lock keeps another program from truncating or deleting an image. So every write and every
+/// flush fails once that has happened: a flush must not report contents as durable that no path
+/// leads to, and a write past a new end must not make the file as long as before, with zeros in
+/// place of what was lost. The check is before a write and after the flush. (A program that
+/// truncates the image between the check and a write to its very end is not noticed.)
 pub struct FileDevice {
     file: File,
     /// The kernel's claim on a block device that is written: a descriptor with `O_EXCL`.
@@ -35,6 +44,17 @@ pub struct FileDevice {
     write_behind: Option<WriteBehind>,
     size_bytes: u64,
     mode: OpenMode,
+    /// `None` for a block device.
+    image: Option<Image>,
+}
+
+/// An image file as it was when it was opened.
+struct Image {
+    /// It had a name.
+    is_linked: bool,
+    len: u64,
+    /// It is written, and its host can give space to a part of it.
+    is_sparse: AtomicBool,
 }
 
 impl FileDevice {
@@ -54,13 +74,22 @@ impl FileDevice {
         let claim = Mutex::new(if claimed { Some(claim(path)?) } else { None });
         let file = OpenOptions::new().read(true).write(mode == OpenMode::ReadWrite).open(path)?;
         lock(&file, mode)?;
-        let size_bytes =
-            if kind.is_block_device() { block_device_size(&file)? } else { file.metadata()?.len() };
+        let image = if kind.is_block_device() {
+            None
+        } else {
+            let about = file.metadata()?;
+            let is_sparse = mode == OpenMode::ReadWrite && host_space::can_allocate(&file);
+            Some(Image { is_linked: about.nlink() > 0, len: about.len(), is_sparse: is_sparse.into() })
+        };
+        let size_bytes = match &image {
+            Some(image) => image.len,
+            None => block_device_size(&file)?,
+        };
         let size_bytes = size_bytes - size_bytes % crate::SECTOR_BYTES as u64;
         let direct = if mode == OpenMode::ReadWrite { DirectIo::open(&file) } else { None };
         let direct = direct.map(Arc::new);
         let behind = direct.clone().map(|direct| WriteBehind::new(&file, direct)).transpose()?;
-        Ok(FileDevice { file, claim, direct_io: direct, write_behind: behind, size_bytes, mode })
+        Ok(FileDevice { file, claim, direct_io: direct, write_behind: behind, size_bytes, mode, image })
     }
 }
 
@@ -98,6 +127,23 @@ impl FileDevice {
         if self.mode == OpenMode::ReadWrite && self.file.metadata()?.file_type().is_block_device() {
             let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
             *self.claim.lock() = Some(claim(Path::new(&path))?);
+        }
+        Ok(())
+    }
+
+    /// Fails if another program has truncated or deleted the image since it was opened.
+    fn check_image(&self) -> io::Result<()> {
+        let Some(image) = &self.image else { return Ok(()) };
+        let about = self.file.metadata()?;
+        if about.len() < image.len {
+            return Err(io::Error::other(format!(
+                "another program has truncated the image from {} to {} bytes",
+                image.len,
+                about.len()
+            )));
+        }
+        if image.is_linked && about.nlink() == 0 {
+            return Err(io::Error::other("another program has deleted or replaced the image"));
         }
         Ok(())
     }
@@ -222,6 +268,7 @@ impl BlockDevice for FileDevice {
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let total: usize = bufs.iter().map(|b| b.len()).sum();
         check_range(self.size_bytes, offset, total)?;
+        self.check_image()?;
         self.wait_for_range(offset, total);
         if let Some(direct) = &self.direct_io
             && direct.write(bufs, offset)?
@@ -234,6 +281,9 @@ impl BlockDevice for FileDevice {
     fn write_for(&self, bufs: &[IoSlice<'_>], offset: u64, hint: WriteHint) -> io::Result<()> {
         let total = bufs.iter().map(|b| b.len()).sum();
         check_range(self.size_bytes, offset, total)?;
+        if hint != WriteHint::Buffered {
+            self.check_image()?;
+        }
         let taken = match (hint, &self.direct_io, &self.write_behind) {
             (WriteHint::Background, _, Some(behind)) => behind.write(bufs, offset)?,
             (WriteHint::FlushFollows, Some(direct), _) => {
@@ -269,7 +319,8 @@ impl BlockDevice for FileDevice {
         if let Some(behind) = &self.write_behind {
             behind.drain()?;
         }
-        self.file.sync_data()
+        self.file.sync_data()?;
+        self.check_image()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -289,6 +340,34 @@ impl BlockDevice for FileDevice {
     fn is_read_only(&self) -> bool {
         self.mode == OpenMode::ReadOnly
     }
+
+    fn is_sparse(&self) -> bool {
+        self.image.as_ref().is_some_and(|image| image.is_sparse.load(Relaxed))
+    }
+
+    fn holes(&self, offset: u64, len: u64) -> io::Result<Vec<Range<u64>>> {
+        if !self.is_sparse() {
+            return Ok(Vec::new());
+        }
+        host_space::holes(&self.file, offset, len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        match &self.image {
+            Some(image) if image.is_sparse.load(Relaxed) => {
+                self.check_image()?;
+                match host_space::allocate(&self.file, offset, len) {
+                    // Some file systems know only a part of the call.
+                    Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                        image.is_sparse.store(false, Relaxed);
+                        Ok(())
+                    }
+                    done => done,
+                }
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -298,6 +377,47 @@ mod tests {
 
     fn bytes(len: usize, seed: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 31 / 7 + seed) as u8).collect()
+    }
+
+    #[test]
+    fn an_image_that_was_truncated_or_deleted_is_not_written() {
+        const SIZE: u64 = 1 << 20;
+        let all_fail = |device: &FileDevice, why: &str| {
+            let last = SIZE - 4096;
+            for result in [
+                device.write_at(&[1; 4096], last),
+                device.write_for(&[IoSlice::new(&[1; 4096])], last, WriteHint::FlushFollows),
+                device.write_for(&[IoSlice::new(&[1; LARGE_BYTES])], 0, WriteHint::Background),
+                device.write_for(&[IoSlice::new(&[1; 4096])], last, WriteHint::Buffered),
+                device.flush(),
+            ] {
+                assert!(result.unwrap_err().to_string().contains(why));
+            }
+        };
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("image");
+        let new = || {
+            File::create(&path).unwrap().set_len(SIZE).unwrap();
+            let device = FileDevice::open(&path, OpenMode::ReadWrite).unwrap();
+            device.write_at(&[1; 4096], SIZE / 2).unwrap();
+            device.flush().unwrap();
+            device
+        };
+        let device = new();
+        File::options().write(true).open(&path).unwrap().set_len(SIZE / 2).unwrap();
+        all_fail(&device, "truncated the image from 1048576 to 524288 bytes");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE / 2, "it has not grown again");
+        drop(device);
+        let device = new();
+        File::create(dir.path().join("other")).unwrap();
+        std::fs::rename(dir.path().join("other"), &path).unwrap();
+        all_fail(&device, "deleted or replaced");
+        let device = new();
+        std::fs::rename(&path, dir.path().join("moved")).unwrap();
+        device.write_at(&[1; 4096], 0).unwrap();
+        device.flush().unwrap();
+        std::fs::remove_file(dir.path().join("moved")).unwrap();
+        all_fail(&device, "deleted or replaced");
     }
 
     /// Overlapping writes of both ways: reads and the file have the newest one.

@@ -13,11 +13,13 @@
 mod counting;
 mod direct_io;
 mod file;
+mod host_space;
 mod memory;
 mod overlay;
 mod write_behind;
 
 use std::io::{self, IoSlice};
+use std::ops::Range;
 
 pub use counting::{CountingDevice, DeviceCounts};
 pub use file::{FileDevice, OpenMode};
@@ -72,6 +74,25 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
+
+    /// Whether a write may need space on a file system below, which may be full then: true for an
+    /// image file that may be sparse. If not, there is no need for the two calls that follow.
+    fn is_sparse(&self) -> bool {
+        false
+    }
+
+    /// The parts of a range that may have no space below, in rising order.
+    fn holes(&self, _offset: u64, _len: u64) -> io::Result<Vec<Range<u64>>> {
+        Ok(Vec::new())
+    }
+
+    /// Takes space below for a range, so that a write to it cannot fail for lack of space. Its
+    /// contents do not change: a hole reads as zeros before and after.
+    ///
+    /// Errors: `StorageFull` or `QuotaExceeded`; then a part of the range may have got space.
+    fn allocate(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The requests that follow a write, by which a device chooses how to write.

@@ -79,6 +79,10 @@ pub enum Error {
     /// No block or inode is left for this caller.
     #[error("no space left on the volume")]
     NoSpace,
+    /// The image is sparse, and the file system that it lies on has no space for more of it. The
+    /// volume works on, and calls succeed again when there is space.
+    #[error("no space left on the host file system of the image")]
+    HostFull,
     /// A full structure that more free space would not enlarge.
     #[error("no space left in {0}")]
     DoesNotFit(&'static str),
@@ -146,6 +150,11 @@ impl Error {
         Error::Corrupt(Corruption { site, what })
     }
 
+    /// Whether space that becomes free on the volume may help.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Error::NoSpace | Error::HostFull)
+    }
+
     /// The errno of this error in FUSE, C and Python.
     pub fn errno(&self) -> Errno {
         match self {
@@ -153,7 +162,7 @@ impl Error {
             Error::Corrupt(_) => Errno::EUCLEAN,
             Error::Unsupported(_) => Errno::EOPNOTSUPP,
             Error::InUse(_) => Errno::EBUSY,
-            Error::NoSpace | Error::DoesNotFit(_) | Error::SpaceRevoked => Errno::ENOSPC,
+            Error::NoSpace | Error::HostFull | Error::DoesNotFit(_) | Error::SpaceRevoked => Errno::ENOSPC,
             Error::Conflict { .. } => Errno::EAGAIN,
             Error::TooLarge { .. } => Errno::EFBIG,
             Error::ReadOnly => Errno::EROFS,
