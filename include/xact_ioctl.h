@@ -55,6 +55,7 @@ enum xact_reason {		/* and the errno of the ioctl */
 	XACT_REASON_OTHER = 6,
 	XACT_REASON_TOO_OLD = 7,	/* ESTALE: versions that it needs were evicted */
 	XACT_REASON_NOT_APART = 8,	/* EINVAL: the selection is empty, or needs other changes */
+	XACT_REASON_HOST_FULL = 9,	/* ENOSPC: the file system that the sparse image lies on is full */
 };
 
 #define XACT_PATH_MAX 4096
@@ -348,6 +349,19 @@ struct xact_mount {
 	__u8 errmsg[XACT_ERRMSG_MAX];	/* out, on errors: a sentence for people, not terminated */
 };
 
+/* The place at which the daemon reports how it ended: whether all changes were saved. Root and the
+ * user who mounted may ask. */
+#define XACT_SOCKET_MAX 64
+struct xact_outcome {
+	__u32 len;		/* out: bytes in socket; 0 if there is none */
+	__u32 reserved;
+	/* out: the name of a Unix socket in the abstract namespace, without the leading zero byte. A
+	 * program that connects to it before the volume is unmounted reads the report after that: a
+	 * JSON object, whose "lost" is null if all changes were saved. The end of the stream without a
+	 * report: the daemon died. */
+	__u8 socket[XACT_SOCKET_MAX];
+};
+
 /* The following are made on any file or folder of the mount. */
 #define XACT_IOC_SNAPSHOT _IOWR(0xea, 32, struct xact_snapshot)
 #define XACT_IOC_SNAPSHOT_PATHS _IOWR(0xea, 38, struct xact_snapshot_paths)
@@ -359,6 +373,7 @@ struct xact_mount {
 #define XACT_IOC_USERS _IOWR(0xea, 39, struct xact_users)
 #define XACT_IOC_MOUNT _IOWR(0xea, 44, struct xact_mount)
 #define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
+#define XACT_IOC_OUTCOME _IOR(0xea, 40, struct xact_outcome)
 
 /* The following are made on a control channel. */
 #define XACT_IOC_BEGIN _IOWR(0xea, 1, struct xact_begin)	/* EBUSY: it has a transaction */

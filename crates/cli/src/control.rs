@@ -411,6 +411,7 @@ fn refused(
     let exit = match error.reason {
         Reason::Conflict => Exit::Conflict,
         Reason::NoSpace | Reason::TooLarge => Exit::NoSpace,
+        Reason::HostFull => Exit::HostFull,
         Reason::ReadOnly => Exit::NoPermission,
         Reason::Io => Exit::Io,
         Reason::TooOld => Exit::Conflict,
@@ -440,6 +441,9 @@ fn refused(
             let room = room.unwrap_or_else(|| "Free some space, or change less in one transaction.".into());
             failure.hint(format!("{nothing} {room}"))
         }
+        Exit::HostFull => failure.hint(format!(
+            "{nothing} Make space on the file system that the image lies on; the mount works on then."
+        )),
         Exit::Io => failure.hint("See the daemon's log, and check the volume with 'xact check' or e2fsck."),
         _ => failure,
     }

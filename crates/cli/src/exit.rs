@@ -24,7 +24,9 @@ pub enum Exit {
     Unavailable = 69,
     /// The operating system denied a resource (a process, a namespace, memory).
     System = 71,
-    /// No space, on the volume or for the image.
+    /// The file system that the image lies on is full, and the image is sparse.
+    HostFull = 72,
+    /// No space on the volume.
     NoSpace = 73,
     /// The device failed, or the volume is damaged.
     Io = 74,
@@ -40,7 +42,18 @@ impl Exit {
     /// The exit with this code, which another xact process returned.
     pub fn from_code(code: u8) -> Exit {
         use Exit::*;
-        let all = [Usage, Damaged, NoInput, Unavailable, NoSpace, Io, Conflict, NoPermission, Unsupported];
+        let all = [
+            Usage,
+            Damaged,
+            NoInput,
+            Unavailable,
+            HostFull,
+            NoSpace,
+            Io,
+            Conflict,
+            NoPermission,
+            Unsupported,
+        ];
         all.into_iter().find(|exit| *exit as u8 == code).unwrap_or(System)
     }
 }
@@ -54,8 +67,9 @@ Exit codes:
   66   a named image, folder or file does not exist
   69   nothing is mounted at the path, or the volume is in use
   71   the operating system denied a process, a namespace or memory
-  73   no space
-  74   I/O error, or a damaged volume
+  72   the file system that the image lies on is full
+  73   no space on the volume
+  74   I/O error, a damaged volume, or changes that could not be saved
   75   conflict: another change was committed first; retrying may succeed
   77   no permission
   78   the volume uses a feature that xact does not support";
@@ -230,6 +244,7 @@ fn exit_of(error: &Error) -> Exit {
         Error::Corrupt(_) | Error::Poisoned(_) => Exit::Io,
         Error::Unsupported(_) => Exit::Unsupported,
         Error::NoSpace | Error::DoesNotFit(_) | Error::SpaceRevoked | Error::TooLarge { .. } => Exit::NoSpace,
+        Error::HostFull => Exit::HostFull,
         Error::Conflict { .. } => Exit::Conflict,
         Error::ReadOnly => Exit::NoPermission,
         Error::Ended | Error::TooOld | Error::InUse(_) => Exit::Unavailable,
@@ -247,9 +262,19 @@ mod tests {
     #[test]
     fn the_table_names_every_code() {
         use Exit::*;
-        for exit in
-            [Usage, Damaged, NoInput, Unavailable, System, NoSpace, Io, Conflict, NoPermission, Unsupported]
-        {
+        for exit in [
+            Usage,
+            Damaged,
+            NoInput,
+            Unavailable,
+            System,
+            HostFull,
+            NoSpace,
+            Io,
+            Conflict,
+            NoPermission,
+            Unsupported,
+        ] {
             assert!(HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?} is not in the table");
         }
     }
@@ -259,6 +284,7 @@ mod tests {
         let path = Path::new("disk.img");
         let exit = |error| Failure::volume(path, error).exit;
         assert_eq!(exit(Error::NoSpace), Exit::NoSpace);
+        assert_eq!(exit(Error::HostFull), Exit::HostFull);
         assert_eq!(exit(Error::Unsupported("encryption".into())), Exit::Unsupported);
         assert_eq!(exit(Error::io("read", io::Error::from_raw_os_error(libc::EIO))), Exit::Io);
         assert_eq!(

@@ -13,6 +13,7 @@ mod image;
 mod log;
 mod manual;
 mod mounts;
+mod outcome;
 mod output;
 mod progress;
 mod remount;

@@ -129,6 +129,21 @@ pub struct Counters {
     pub reserved: [u64; 1],
 }
 
+/// Longest name of the socket of [`Outcome`].
+pub const SOCKET_MAX: usize = 64;
+
+/// The place at which the daemon reports how it ended.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Outcome {
+    /// Out: bytes in `socket`; 0 if there is none.
+    pub len: u32,
+    pub reserved: u32,
+    /// Out: the name of a Unix socket in the abstract namespace, without the leading zero byte. A
+    /// program that connects to it before the volume is unmounted reads the report after that.
+    pub socket: [u8; SOCKET_MAX],
+}
+
 /// The fill level of the pool of a volume with generations, in bytes; all 0 on other volumes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -410,12 +425,14 @@ pub enum Reason {
     /// The selected changes cannot be separated from the rest, or there are none; see `errmsg`.
     /// `EINVAL`.
     NotApart = 8,
+    /// The file system that the sparse image lies on is full. `ENOSPC`.
+    HostFull = 9,
 }
 
 impl Reason {
     pub fn from_number(number: u32) -> Reason {
         use Reason::*;
-        [None, Conflict, NoSpace, TooLarge, ReadOnly, Io, Other, TooOld, NotApart]
+        [None, Conflict, NoSpace, TooLarge, ReadOnly, Io, Other, TooOld, NotApart, HostFull]
             .into_iter()
             .find(|r| *r as u32 == number)
             .unwrap_or(Other)
@@ -604,6 +621,7 @@ pub const IOC_POOL: u32 = ioc(2, 37, size_of::<Pool>());
 pub const IOC_USERS: u32 = ioc(3, 39, size_of::<Users>());
 pub const IOC_MOUNT: u32 = ioc(3, 44, size_of::<MountInfo>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
+pub const IOC_OUTCOME: u32 = ioc(2, 40, size_of::<Outcome>());
 
 /// Name of the control folder in the mount's root.
 pub const FOLDER: &str = ".xact";

@@ -27,6 +27,7 @@ fn constants(values: &mut Values) {
     }
     same_names! {
         PATH_MAX ERRMSG_MAX LABEL_MAX USERS_MAX SNAPSHOT_NAME_MAX SNAPSHOT_PATHS_MAX LATENCY_BUCKETS
+        SOCKET_MAX
         BEGIN_SNAPSHOT BEGIN_OWN_INODES
         COMMIT_ORDERED COMMIT_RETAIN COMMIT_ONLY COMMIT_CONSOLIDATE COMMIT_FOLLOW
         KEEP_PERSISTENT INFO_NEXT INFO_PERSISTENT USER_UNLIMITED
@@ -35,7 +36,7 @@ fn constants(values: &mut Values) {
         IOC_VERSION IOC_BEGIN IOC_COMMIT IOC_ABORT IOC_STATUS IOC_SYNC IOC_SELECT IOC_DROP IOC_KEEP
         IOC_ATTACH IOC_INFO IOC_DIFF IOC_READ IOC_SAVEPOINT IOC_ROLLBACK IOC_RELEASE IOC_DIFF_BY_FILE
         IOC_SNAPSHOT IOC_SNAPSHOT_PATHS IOC_SNAPSHOT_DIFF IOC_COUNTERS IOC_MODES IOC_POOL IOC_USERS
-        IOC_LATENCIES IOC_MOUNT
+        IOC_LATENCIES IOC_OUTCOME IOC_MOUNT
         MOUNT_SYNCS MOUNT_EXCLUSIVE MOUNT_READ_ONLY MOUNT_OPTIONS_MAX
     }
     other_names! {
@@ -50,6 +51,7 @@ fn constants(values: &mut Values) {
         XACT_REASON_OTHER = Reason::Other;
         XACT_REASON_TOO_OLD = Reason::TooOld;
         XACT_REASON_NOT_APART = Reason::NotApart;
+        XACT_REASON_HOST_FULL = Reason::HostFull;
         XACT_RUNNING = TxStatus::Running;
         XACT_LEFT_OPEN = TxStatus::LeftOpen;
         XACT_COMMITTED = TxStatus::Committed;
@@ -105,6 +107,7 @@ fn structs(values: &mut Values) {
             tx_held_inodes, tx_space_percent, tx_revoked, reserved
         };
         xact_pool = Pool { size, used, snapshots, log, waiting, needed, reserved };
+        xact_outcome = Outcome { len, reserved, socket };
         xact_user_use = UserUse {
             uid, flags, channels, transactions, persisted, savepoints, memory, descriptors, refused
         };

@@ -248,6 +248,12 @@ impl Session {
         }
     }
 
+    /// Sets the name of the abstract Unix socket at which the caller will report how the session
+    /// and the closing of the volume ended; programs ask for it by `XACT_IOC_OUTCOME`.
+    pub fn set_outcome_socket(&self, name: &[u8]) {
+        self.connection.server.set_outcome_socket(name);
+    }
+
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }

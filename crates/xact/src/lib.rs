@@ -49,6 +49,7 @@ mod snapshot;
 mod snapshot_diff;
 mod sparse;
 mod transaction;
+mod unsaved;
 mod volume;
 
 pub use file::{File, OpenOptions};
@@ -62,6 +63,7 @@ pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
 pub use sparse::copy_sparse;
 pub use transaction::{Refused, Savepoint, SharedTransaction, Transaction};
+pub use unsaved::Unsaved;
 pub use volume::{CacheUse, SnapshotWatcher, Volume};
 pub use xact_consistency::{
     CommitWrites, EngineStats, Fsync, LogRecords, PoolUse, RecoveryReport, SnapshotInfo, default_pool_bytes,

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::RwLock;
 use xact_consistency::{Engine, EngineStats, PoolUse, SnapshotInfo, Snapshots};
@@ -58,6 +58,8 @@ pub struct Volume {
     contention: Arc<ContentionManager>,
     accounts: Accounts,
     last_transaction: AtomicU64,
+    /// A caller has asked for the end of all writing.
+    shut_down: AtomicBool,
     watcher: RwLock<Option<SnapshotWatcher>>,
     /// The device, if the volume was opened by path.
     file: Option<Arc<FileDevice>>,
@@ -92,7 +94,8 @@ impl Volume {
         let last_transaction = AtomicU64::new(persisted.last().copied().unwrap_or(0));
         let contention = Arc::default();
         let (accounts, watcher) = (Accounts::default(), RwLock::default());
-        Ok(Arc::new(Volume { base, contention, accounts, last_transaction, watcher, file }))
+        let shut_down = AtomicBool::new(false);
+        Ok(Arc::new(Volume { base, contention, accounts, last_transaction, shut_down, watcher, file }))
     }
 
     /// Opens an image file or a block device, which stays locked while the volume is open. Errors
@@ -297,6 +300,10 @@ impl Volume {
         Ok(Snapshot::new(self.generations()?.image(Some(name))?))
     }
 
+    pub(crate) fn live(&self) -> &Arc<LiveFs> {
+        &self.base
+    }
+
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         self.base.engine()
     }
@@ -333,7 +340,13 @@ impl Volume {
     /// Stops all writing until the volume is closed (`EXT4_IOC_SHUTDOWN`). What is not durable by
     /// then is lost, as in a crash.
     pub fn shut_down(&self, how: Shutdown) -> Result<()> {
+        self.shut_down.store(true, Relaxed);
         self.base.shut_down(how)
+    }
+
+    /// Whether [`Self::shut_down`] was called: what is lost then is lost by request.
+    pub fn was_shut_down(&self) -> bool {
+        self.shut_down.load(Relaxed)
     }
 
     /// Writes everything back, marks the volume clean, and unlocks the image. The volume must not

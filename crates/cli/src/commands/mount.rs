@@ -16,6 +16,7 @@ use crate::args::Mount;
 use crate::daemon::{self, Side};
 use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, Log, Prepared, Target};
+use crate::outcome::{Loss, Reporter};
 use crate::{control, image, mounts, output};
 
 const NAME: &str = "xact mount";
@@ -181,13 +182,27 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     let mode = if plan.volume.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
     let device = image::open_file(&plan.image, mode)?;
     let volume = xact::Volume::open(device.clone(), &plan.volume).map_err(wrong)?;
-    let served = session(plan, &volume, &device, log, ready);
+    // A sandbox may forbid sockets: then a command that unmounts cannot ask how it went.
+    let reporter = Reporter::new().ok();
+    let served = session(plan, &volume, &device, log, reporter.as_ref().map(Reporter::name), ready);
     // For other processes that want the image.
     let _ = rustix::thread::set_name(image::CLOSING);
     // Also if mounting failed: the volume was opened, and must be left clean.
-    let closed = volume.close();
-    if let Err(e) = &closed {
-        tracing::error!("{}: not closed cleanly: {e}", plan.image.display());
+    let lost = match volume.close() {
+        Err(e) if !volume.was_shut_down() => Some(Loss::of(&volume, &e)),
+        _ => None,
+    };
+    let closed = match &lost {
+        Some(loss) => {
+            let failure = loss.failure(&plan.image);
+            tracing::error!("{}", failure.message);
+            Err(failure)
+        }
+        None => Ok(()),
+    };
+    // The device, and with it the lock on the image, lives on until this function returns.
+    if let Some(reporter) = reporter {
+        reporter.report(lost);
     }
     let served = served.map(|(log, mut ended)| {
         ended.unguard();
@@ -200,7 +215,7 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     // From here on umount(2) returns.
     drop(ended);
     log.finish();
-    closed.map_err(wrong)
+    closed
 }
 
 /// Mounts, calls `ready`, and serves until it is unmounted. Returns the running log, and the
@@ -210,11 +225,13 @@ fn session(
     volume: &Arc<Volume>,
     device: &FileDevice,
     log: Prepared,
+    outcome_socket: Option<&[u8]>,
     ready: impl FnOnce(),
 ) -> Result<(Log, Ended)> {
     xact_fuse::limit_users(volume.accounts(), plan.limits);
     let mut session = xact_fuse::serve_device(volume.clone(), &plan.mount_point, &plan.mount, Some(device))
         .map_err(|e| not_mounted(plan, e))?;
+    outcome_socket.into_iter().for_each(|name| session.set_outcome_socket(name));
     session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;
     let log = log.start().map_err(|e| Failure::system("start the log", e))?;
     session.log_sync();

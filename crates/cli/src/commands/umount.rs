@@ -1,4 +1,5 @@
-//! `xact umount`: unmounts a volume and waits until the daemon has closed the image.
+//! `xact umount`: unmounts a volume, waits until the daemon has closed the image, and fails if
+//! something could not be saved.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,6 +21,7 @@ use crate::args::Umount;
 use crate::exit::{Exit, Failure, Result};
 use crate::image::{lock_holder, processes};
 use crate::mounts::{self, Mount};
+use crate::outcome::Ending;
 use crate::output;
 
 const NAME: &str = "xact umount";
@@ -59,6 +61,7 @@ pub fn umount_as(args: &Umount, how: Unmount) -> Result<()> {
         return Err(busy(&mount.point, users));
     }
     let images = mounts::images(&mount);
+    let ending = Ending::of(&mount.point);
     // The kernel may wait for the daemon too.
     let open = noted_if_slow(
         || waited_for(&mount, &images),
@@ -74,7 +77,8 @@ pub fn umount_as(args: &Umount, how: Unmount) -> Result<()> {
         output::note(NAME, &format!("the volume is still mounted at {}", other.point.display()));
         return Ok(());
     }
-    noted_if_slow(|| waited_for(&mount, &images), || wait_for_images(&mount, &images))
+    noted_if_slow(|| waited_for(&mount, &images), || wait_for_images(&mount, &images))?;
+    ending.finish(NAME, images.last().unwrap_or(&mount.source))
 }
 
 /// Whether `other` is a mount of the same volume, and not the view of a transaction.
@@ -164,12 +168,11 @@ fn with_fusermount(point: &Path, options: &[&str]) -> Result<()> {
 }
 
 /// Waits for the daemon, which holds a lock on the image until all data is written and the journal
-/// is closed.
+/// is closed. An image that was deleted or cannot be opened cannot be waited for; the report of the
+/// daemon can.
 fn wait_for_images(mount: &Mount, images: &[PathBuf]) -> Result<()> {
     let start = Instant::now();
     for image in images {
-        // An image that was deleted or cannot be opened cannot be waited for; the volume is
-        // unmounted in any case.
         let Ok(file) = File::open(image) else { continue };
         let mut pause = Duration::from_millis(1);
         while is_locked(&file)

@@ -40,7 +40,7 @@ impl Outcome {
             // Also if the file of the command could not be read.
             Exit::Conflict => Outcome::Conflict,
             _ if !command_ran => Outcome::NotStarted,
-            Exit::NoSpace => Outcome::NoSpace,
+            Exit::NoSpace | Exit::HostFull => Outcome::NoSpace,
             Exit::Io => Outcome::IoError,
             _ => Outcome::Failed,
         }

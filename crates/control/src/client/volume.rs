@@ -90,3 +90,12 @@ pub fn mount_info(mount: &Path, request: &mut abi::MountInfo) -> Result<(), (io:
     ioctl(&file, abi::IOC_MOUNT, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }
+
+/// The name of the abstract Unix socket at which the daemon of `mount` reports how it ended; `None`
+/// if it has none. `ENOTTY`: an older daemon, or not an xact volume.
+pub fn outcome_socket(mount: &Path) -> io::Result<Option<Vec<u8>>> {
+    let mut outcome = abi::Outcome::new_zeroed();
+    ioctl(&File::open(mount)?, abi::IOC_OUTCOME, outcome.as_mut_bytes())?;
+    let name = outcome.socket.get(..outcome.len as usize).unwrap_or(&[]);
+    Ok((!name.is_empty()).then(|| name.to_vec()))
+}

@@ -127,11 +127,16 @@ impl LiveFs {
     }
 
     /// Writes everything back, deletes inodes that only holds kept, empties the engine's log and
-    /// marks the volume clean. The file system must not be used afterwards.
+    /// marks the volume clean. The file system must not be used afterwards. An error: something
+    /// was lost, see [`Self::unsaved`].
     pub fn close(&self) -> Result<()> {
         self.writeback.flusher().stop();
+        let mut unwritten = Ok(());
         if self.engine.health().is_ok() && !self.engine.is_read_only() {
-            self.write_back_all(None)?;
+            // The data of one inode that cannot be written does not keep that of all others from
+            // being saved. A failure of the device poisons, which ends this.
+            unwritten = self.write_back_all(None);
+            self.engine.health()?;
             for ino in self.orphans.list() {
                 self.cached_inode(ino)?.holds.store(0, SeqCst);
                 self.delete_if_unused(ino)?;
@@ -146,7 +151,19 @@ impl LiveFs {
         }
         let healthy = self.engine.health();
         self.engine.close()?;
-        self.health.release_claim(healthy.is_ok())
+        self.health.release_claim(healthy.is_ok())?;
+        unwritten
+    }
+
+    /// Files and folders with contents or attributes in memory that the device does not have. After
+    /// a failed [`Self::close`] these are lost.
+    pub fn unsaved(&self) -> Vec<Ino> {
+        let unsaved = |ino: &Ino| {
+            let Some(cached) = self.inodes.peek(*ino) else { return false };
+            let is_dirty = cached.pages.lock().dirty > 0;
+            is_dirty || cached.state.try_read().is_some_and(|state| state.dirty)
+        };
+        self.page_cache.dirty_inodes(None).into_iter().filter(unsaved).collect()
     }
 
     pub fn engine(&self) -> &Arc<Engine> {

@@ -362,6 +362,7 @@ fn report(error: Option<&Error>, sentence: impl FnOnce(&Error) -> String) -> Com
         Error::TooOld => Reason::TooOld,
         Error::Usage(_) => Reason::NotApart,
         Error::NoSpace | Error::DoesNotFit(_) | Error::SpaceRevoked => Reason::NoSpace,
+        Error::HostFull => Reason::HostFull,
         Error::TooLarge { .. } => Reason::TooLarge,
         Error::ReadOnly => Reason::ReadOnly,
         Error::Io { .. } | Error::Corrupt(_) | Error::Poisoned(_) => Reason::Io,

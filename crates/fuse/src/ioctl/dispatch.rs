@@ -47,6 +47,10 @@ impl Server {
                 put(reply, &users);
             }
             (control::IOC_LATENCIES, _) => put(reply, &usage::latencies(&self.volume)),
+            (control::IOC_OUTCOME, _) => {
+                self.owner_only(header)?;
+                put(reply, &self.outcome());
+            }
             (control::IOC_MODES, _) => {
                 self.reply_with_reason(input, reply, |request| self.modes(header, node, request))?;
             }

@@ -10,16 +10,16 @@ pub mod user_limits;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use xact::Volume;
-use xact_control::abi::{self as control, Pool};
+use xact_control::abi::{self as control, Outcome as DaemonOutcome, Pool, SOCKET_MAX};
 use xact_fs::View;
 use xact_types::{Errno, Error, Ino, Result};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, FromZeros};
 
 use crate::commit::cache_fence::CacheFence;
 use crate::commit::held_reply::HeldReply;
@@ -70,6 +70,7 @@ pub struct Server {
     pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
     /// Replies that wait until the kernel has forgotten outdated data (see `following`).
     pub(crate) held: Mutex<Vec<Arc<HeldReply>>>,
+    outcome_socket: OnceLock<Vec<u8>>,
 }
 
 impl Deadlines for Server {
@@ -126,7 +127,24 @@ impl Server {
             sections: Sections::default(),
             cache_fence: CacheFence::default(),
             held: Mutex::default(),
+            outcome_socket: OnceLock::new(),
         }
+    }
+
+    /// Sets the name of the socket at which the daemon reports how it ended.
+    pub(crate) fn set_outcome_socket(&self, name: &[u8]) {
+        assert!(name.len() <= SOCKET_MAX, "the name fits");
+        // Once for each mount: no one listens on a second name.
+        let _ = self.outcome_socket.set(name.to_vec());
+    }
+
+    pub(crate) fn outcome(&self) -> DaemonOutcome {
+        let mut outcome = DaemonOutcome::new_zeroed();
+        if let Some(name) = self.outcome_socket.get() {
+            outcome.socket[..name.len()].copy_from_slice(name);
+            outcome.len = name.len() as u32;
+        }
+        outcome
     }
 
     /// Makes everything done so far durable.

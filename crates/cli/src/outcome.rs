@@ -1,0 +1,252 @@
+//! How a daemon ended: whether everything was saved when its volume was unmounted.
+//!
+//! ```text
+//!   daemon                                     command that unmounts
+//!   listens on a socket with a random name
+//!                              <--- ioctl ---  asks for the name (Ending::of)
+//!                              <-- connect --  while the volume is mounted
+//!                                              unmounts, waits for the lock on the image
+//!   closes the volume
+//!   accepts, sends the report  ------------->  reads until the end (Ending::finish)
+//!   ends
+//! ```
+//! The connection waits in the socket's queue until the report: the daemon needs no thread for it.
+//! If the daemon dies, the kernel closes the connection, so a missing report is noticed. The socket
+//! is in the abstract namespace: nothing is left behind on disk. Only root, the user who runs the
+//! daemon, and a command of the daemon's user are answered, since the report names files.
+
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+use xact::text::printable_bytes;
+use xact::{Error, Volume};
+use xact_control::client;
+
+use crate::exit::{Exit, Failure, Result};
+use crate::output;
+
+/// Files that a report names.
+const PATHS_MAX: usize = 20;
+/// The longest wait for a report. It has arrived if the command has waited for the image; an
+/// image that was deleted or replaced cannot be waited for.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest report; a longer one is not a daemon's.
+const REPORT_MAX: u64 = 1 << 20;
+
+/// The losses of a volume that could not be closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    pub why: String,
+    code: u8,
+    /// Paths of files on the volume whose last changes are lost, in printable form.
+    paths: Vec<String>,
+    others: u64,
+}
+
+impl Loss {
+    /// The loss of a volume that could not be closed.
+    pub fn of(volume: &Volume, error: &Error) -> Loss {
+        let unsaved = volume.unsaved(PATHS_MAX);
+        Loss {
+            why: error.to_string(),
+            code: Failure::unnamed(error.clone()).code(),
+            paths: unsaved.paths.iter().map(|path| printable_bytes(path).to_string()).collect(),
+            others: unsaved.others,
+        }
+    }
+
+    /// The error of a command; `image` is the volume that has lost something.
+    pub fn failure(&self, image: &Path) -> Failure {
+        let text = format!(
+            "{}: not everything was saved: {}. Changes since the last successful sync are lost{}",
+            image.display(),
+            self.why,
+            self.files()
+        );
+        Failure::new(Exit::from_code(self.code), text).hint(
+            "Make sure that the device works, then check the volume with 'xact check' before its next use.",
+        )
+    }
+
+    fn files(&self) -> String {
+        let others = match (self.paths.is_empty(), self.others) {
+            (_, 0) => String::new(),
+            (true, others) => format!("{others} files"),
+            (false, others) => format!(" and of {others} more files"),
+        };
+        match (self.paths.as_slice(), others) {
+            ([], others) if others.is_empty() => String::new(),
+            ([], others) => format!(", among them those of {others}"),
+            (paths, others) => format!(", among them those of {}{others}", paths.join(", ")),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Report {
+    lost: Option<Loss>,
+}
+
+/// The daemon's end.
+pub struct Reporter {
+    listener: UnixListener,
+    name: Vec<u8>,
+}
+
+impl Reporter {
+    pub fn new() -> io::Result<Reporter> {
+        let mut random = [0; 16];
+        getrandom(&mut random[..], GetRandomFlags::empty())?;
+        let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = format!("xact-{digits}").into_bytes();
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        Ok(Reporter { listener, name })
+    }
+
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Answers all processes that wait. Must be called before the lock on the image is released.
+    pub fn report(self, lost: Option<Loss>) {
+        let text = serde_json::to_vec(&Report { lost }).expect("a report has plain fields");
+        if self.listener.set_nonblocking(true).is_err() {
+            return;
+        }
+        // A process that connects and leaves, or does not read, does not concern the daemon.
+        while let Ok((mut stream, _)) = self.listener.accept() {
+            let asks = socket_peercred(&stream).map(|peer| peer.uid);
+            if asks.is_ok_and(|uid| uid.is_root() || uid == geteuid()) {
+                let _ = stream.set_nonblocking(true);
+                let _ = stream.write_all(&text);
+            }
+        }
+    }
+}
+
+/// The end of a daemon, for the command that unmounts its volume.
+#[derive(Debug)]
+pub enum Ending {
+    /// The daemon will report on this connection.
+    Asked(UnixStream),
+    /// The daemon had died before.
+    Dead,
+    /// The daemon cannot be asked: it is of an older version, or in another network namespace.
+    Unknown,
+}
+
+impl Ending {
+    /// Connects to the daemon of the volume mounted at `point`, which is unmounted later. Leaves no
+    /// file on the mount open.
+    pub fn of(point: &Path) -> Ending {
+        match client::outcome_socket(point) {
+            Ok(Some(name)) => connect(&name).map_or(Ending::Unknown, Ending::Asked),
+            Ok(None) => Ending::Unknown,
+            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => Ending::Dead,
+            Err(_) => Ending::Unknown,
+        }
+    }
+
+    /// Waits for the report, when the volume is unmounted. The report comes before the lock on the
+    /// image is released. Fails if something was lost.
+    pub fn finish(self, command: &str, path: &Path) -> Result<()> {
+        let image = path.display();
+        let stream = match self {
+            Ending::Asked(stream) => stream,
+            Ending::Dead => {
+                output::note(
+                    command,
+                    &format!(
+                        "the daemon of {image} had died: changes that were not synced may be lost; the next mount \
+                         recovers the volume"
+                    ),
+                );
+                return Ok(());
+            }
+            Ending::Unknown => {
+                output::note(
+                    command,
+                    &format!("whether everything on {image} was saved is not known; see the daemon's log"),
+                );
+                return Ok(());
+            }
+        };
+        match read_report(stream, REPORT_TIMEOUT) {
+            Some(Report { lost: None }) => Ok(()),
+            Some(Report { lost: Some(loss) }) => Err(loss.failure(path)),
+            None => Err(Failure::new(
+                Exit::Io,
+                format!(
+                    "{image}: the daemon died before everything was saved: changes since the last successful sync are \
+                     lost"
+                ),
+            )
+            .hint("The next mount recovers the volume.")),
+        }
+    }
+}
+
+/// Connects, without waiting for a full queue. `None` if the listener is not a daemon that may
+/// report to this user.
+fn connect(name: &[u8]) -> Option<UnixStream> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
+    let listens = socket_peercred(&stream).ok()?.uid;
+    let own = geteuid();
+    (listens.is_root() || listens == own || own.is_root()).then_some(stream)
+}
+
+/// The report; `None` if the stream ends without one.
+fn read_report(stream: UnixStream, timeout: Duration) -> Option<Report> {
+    stream.set_read_timeout(Some(timeout)).ok()?;
+    let mut text = Vec::new();
+    // An end by a reset comes after what was sent.
+    let _ = stream.take(REPORT_MAX).read_to_end(&mut text);
+    serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loss() -> Loss {
+        Loss { why: "it broke".into(), code: 74, paths: vec!["/a".into(), "/b".into()], others: 3 }
+    }
+
+    #[test]
+    fn a_report_reaches_all_who_asked_before() {
+        let reporter = Reporter::new().unwrap();
+        let asked = [connect(reporter.name()).unwrap(), connect(reporter.name()).unwrap()];
+        drop(connect(reporter.name()).unwrap());
+        let name = reporter.name().to_vec();
+        reporter.report(Some(loss()));
+        for stream in asked {
+            assert_eq!(read_report(stream, REPORT_TIMEOUT).unwrap().lost, Some(loss()));
+        }
+        assert!(connect(&name).is_none(), "the daemon has ended");
+    }
+
+    #[test]
+    fn a_daemon_that_dies_reports_nothing() {
+        let reporter = Reporter::new().unwrap();
+        let stream = connect(reporter.name()).unwrap();
+        drop(reporter);
+        assert!(read_report(stream, REPORT_TIMEOUT).is_none());
+    }
+
+    #[test]
+    fn a_loss_names_files() {
+        let text = loss().failure(Path::new("disk.img")).to_string();
+        assert!(text.contains("among them those of /a, /b and of 3 more files"), "{text}");
+        let none = Loss { paths: Vec::new(), others: 0, ..loss() };
+        assert!(none.failure(Path::new("disk.img")).to_string().contains("sync are lost\n"));
+        let counted = Loss { paths: Vec::new(), others: 2, ..loss() };
+        assert!(counted.failure(Path::new("x")).to_string().contains("among them those of 2 files"));
+    }
+}

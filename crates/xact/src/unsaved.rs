@@ -1,0 +1,95 @@
+//! The losses of a volume that could not be closed, by the paths of its files.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use xact_fs::{FileKind, View};
+use xact_types::Ino;
+
+use crate::volume::Volume;
+
+/// The longest search for paths. A volume whose device failed may have no answer to many reads.
+const SEARCH_MAX: Duration = Duration::from_secs(2);
+
+/// Files whose last changes were not saved.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unsaved {
+    /// Paths of some of them, with a leading `/`.
+    pub paths: Vec<Vec<u8>>,
+    /// The number of others, whose paths were not looked for, or not found.
+    pub others: u64,
+}
+
+impl Volume {
+    /// The files whose contents or attributes are in memory only, with up to `most` paths. They are
+    /// lost if [`Volume::close`] has failed. Changes of folders, and changes that were written but
+    /// are in no durable commit, are lost then too, and not listed.
+    pub fn unsaved(&self, most: usize) -> Unsaved {
+        let live = self.live();
+        let unsaved: BTreeSet<Ino> = live.unsaved().into_iter().collect();
+        let paths = paths_of(&**live, &unsaved, most);
+        let others = unsaved.len().saturating_sub(paths.len()) as u64;
+        Unsaved { paths, others }
+    }
+}
+
+/// Up to `most` paths of these inodes, by a walk through the folders from the root.
+fn paths_of(view: &dyn View, wanted: &BTreeSet<Ino>, most: usize) -> Vec<Vec<u8>> {
+    let until = Instant::now() + SEARCH_MAX;
+    let mut left = wanted.clone();
+    let mut found = Vec::new();
+    let mut folders = VecDeque::from([(Ino::ROOT, Vec::new())]);
+    while let Some((dir, path)) = folders.pop_front() {
+        if left.is_empty() || found.len() >= most || Instant::now() > until {
+            break;
+        }
+        // A folder that cannot be read hides the paths below it.
+        let _ = view.read_dir(dir, 0, &mut |item| {
+            if item.name == b"." || item.name == b".." {
+                return true;
+            }
+            let path = [&path[..], b"/", item.name].concat();
+            if left.remove(&item.ino) {
+                found.push(path.clone());
+            }
+            if item.kind == FileKind::Directory {
+                folders.push_back((item.ino, path));
+            }
+            found.len() < most
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::mkfs::{MkfsOptions, mkfs};
+    use crate::{MemoryDevice, PathExt, VolumeOptions};
+
+    #[test]
+    fn unsaved_files_are_named() {
+        let device = Arc::new(MemoryDevice::new(32 << 20));
+        mkfs(&*device, &MkfsOptions::default()).unwrap();
+        let volume = Volume::open(device, &VolumeOptions::default()).unwrap();
+        volume.create_dir("/folder").unwrap();
+        volume.write("/saved", "text").unwrap();
+        volume.sync().unwrap();
+        assert_eq!(volume.unsaved(10), Unsaved::default());
+        for number in 0..3 {
+            volume.write(format!("/folder/{number}"), "more").unwrap();
+        }
+        assert_eq!(
+            volume.unsaved(10).paths,
+            [b"/folder/0".to_vec(), b"/folder/1".to_vec(), b"/folder/2".to_vec()]
+        );
+        let some = volume.unsaved(2);
+        assert_eq!((some.paths.len(), some.others), (2, 1));
+        volume.poison("a test");
+        assert!(volume.close().is_err());
+        assert_eq!(volume.unsaved(10).paths.len(), 3);
+    }
+}
