@@ -1,6 +1,7 @@
 //! The engine: one handle on a volume for all code above, whatever its mechanism.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -317,6 +318,23 @@ impl Engine {
         self.core.check_open()?;
         self.core.volume.poison.check()?;
         if self.mechanism.may_discard() { self.core.volume.discard(start, blocks) } else { Ok(()) }
+    }
+
+    /// Whether blocks may have no space yet on a file system below the device. Then the two calls
+    /// that follow are needed before the first write to a block, while a caller can still be
+    /// refused.
+    pub fn is_sparse(&self) -> bool {
+        !self.core.read_only && self.core.volume.is_sparse()
+    }
+
+    /// The blocks of a range that may have no space below, in rising order.
+    pub fn holes(&self, start: BlockNr, blocks: u64) -> Result<Vec<Range<u64>>> {
+        self.core.volume.holes(start, blocks)
+    }
+
+    /// Takes space below for blocks, whose contents do not change. Errors: `HostFull`.
+    pub fn allocate_below(&self, start: BlockNr, blocks: u64) -> Result<()> {
+        self.core.volume.allocate(start, blocks)
     }
 
     /// Stops all writing until the volume is opened again, with the reason for the log.

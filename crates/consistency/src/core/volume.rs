@@ -1,8 +1,8 @@
 //! The volume as numbered blocks: bounds, counting, grouped flushes, and the first failure.
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -29,6 +29,8 @@ pub(crate) struct Volume {
     reserved: RwLock<Vec<Range<u64>>>,
     pub poison: Poison,
     flushes: FlushGate,
+    /// The last attempt to take space on the host has failed.
+    host_is_full: AtomicBool,
     /// The flush that covers all file data written so far.
     data_ticket: AtomicU64,
     /// The registry in which waits within handles are noted.
@@ -51,6 +53,7 @@ impl Volume {
             reserved: RwLock::default(),
             poison: Poison::default(),
             flushes: FlushGate::default(),
+            host_is_full: AtomicBool::new(false),
             data_ticket: AtomicU64::new(0),
             waits: OnceLock::new(),
             superblock: SuperblockWatch::default(),
@@ -224,6 +227,59 @@ impl Volume {
         self.device
             .discard(self.offset(start), count * self.block_size as u64)
             .map_err(|e| Error::io("discarding blocks", e))
+    }
+
+    /// See [`BlockDevice::is_sparse`].
+    pub fn is_sparse(&self) -> bool {
+        self.device.is_sparse()
+    }
+
+    /// The blocks of a range that may have no space on the host, in rising order.
+    pub fn holes(&self, start: BlockNr, count: u64) -> Result<Vec<Range<u64>>> {
+        self.check_reach(start, count)?;
+        let size = self.block_size as u64;
+        let holes = self.device.holes(self.offset(start), count * size);
+        let holes = holes.map_err(|e| Error::io("looking for holes of the image", e))?;
+        Ok(holes.into_iter().map(|hole| hole.start / size..hole.end.div_ceil(size)).collect())
+    }
+
+    /// Takes space on the host for a range. `HostFull`; other failures poison, since they come from
+    /// an image that is not what it was.
+    pub fn allocate(&self, start: BlockNr, count: u64) -> Result<()> {
+        self.poison.check()?;
+        self.check_reach(start, count)?;
+        let _waits = self.waits();
+        match self.device.allocate(self.offset(start), count * self.block_size as u64) {
+            Ok(()) => {
+                if self.host_is_full.swap(false, Relaxed) {
+                    tracing::info!("there is space again on the host file system of the image");
+                }
+                Ok(())
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+                if !self.host_is_full.swap(true, Relaxed) {
+                    tracing::warn!(
+                        "the host file system of the image is full: calls that need more of it fail with \"no space\", \
+                         until there is space again"
+                    );
+                }
+                Err(Error::HostFull)
+            }
+            Err(e) => Err(self.fail("taking space on the host", e)),
+        }
+    }
+
+    /// Takes space on the host for the holes of ranges of blocks.
+    pub fn fill_holes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<()> {
+        if !self.is_sparse() {
+            return Ok(());
+        }
+        for range in ranges {
+            for hole in self.holes(BlockNr(range.start), range.end - range.start)? {
+                self.allocate(BlockNr(hole.start), hole.end - hole.start)?;
+            }
+        }
+        Ok(())
     }
 
     /// Every write that has returned is durable when this returns; a failure poisons.

@@ -175,6 +175,10 @@ impl Generations {
         let Roots { slot, root, has_torn } = read_roots(&*device, &shape, superblock.uuid(), faults)?;
         let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
         volume.extend_reach(shape.device_blocks);
+        if !options.read_only && !volume.device_is_read_only() {
+            // A commit must find its pool blocks, also those on the host of a sparse image.
+            volume.fill_holes([shape.volume_blocks..shape.device_blocks])?;
+        }
         let volume = Arc::new(volume);
         let reader = Arc::new(MapReader { volume: volume.clone(), shape });
         if root.map_levels != reader.levels() {

@@ -160,6 +160,10 @@ impl Journal {
         let volume = Volume::new(device, block_size, superblock.blocks_count())?;
         let layout = JournalLayout::locate(&volume, &superblock)?;
         volume.reserve(layout.ranges());
+        if !options.read_only && !volume.device_is_read_only() {
+            // A commit cannot stop half-way because the host of a sparse image is full.
+            volume.fill_holes(layout.ranges())?;
+        }
         let mut head = JournalHead::read(&volume, &layout)?;
         // The log is empty, so its format may be chosen.
         let stock_checksums = stock_checksums(&superblock);

@@ -32,6 +32,17 @@ impl Bitmap {
         self.words.iter().map(|w| w.count_zeros()).sum()
     }
 
+    /// Number of zeros in a range.
+    pub fn zeros_within(&self, start: u32, end: u32) -> u32 {
+        let (mut count, mut at) = (0, start);
+        while let Some(zero) = self.next_zero(at, end) {
+            let zeros = self.zeros_at(zero, end - zero);
+            count += zeros;
+            at = zero + zeros;
+        }
+        count
+    }
+
     pub fn is_set(&self, at: u32) -> bool {
         self.words[(at / 64) as usize] >> (at % 64) & 1 != 0
     }
@@ -186,6 +197,8 @@ mod tests {
                 let run = model[from as usize..].iter().take_while(|b| !**b).count() as u32;
                 assert_eq!(map.zeros_at(from, u32::MAX), run);
                 assert_eq!(map.zeros_at(from, 5), run.min(5));
+                let zeros = model[from as usize..].iter().filter(|bit| !**bit).count() as u32;
+                assert_eq!(map.zeros_within(from, len), zeros);
                 let before = model[..from as usize].iter().rev().take_while(|b| !**b).count() as u32;
                 assert_eq!(map.zeros_before(from), before);
                 assert_eq!(map.zeros(), model.iter().filter(|b| !**b).count() as u32);

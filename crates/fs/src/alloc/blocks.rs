@@ -13,16 +13,16 @@ use super::{AllocatorCore, Hold, Run};
 
 /// The part of a run within one group.
 #[derive(Clone, Copy)]
-struct Piece {
-    group: GroupNr,
+pub(super) struct Piece {
+    pub group: GroupNr,
     /// First bit.
-    index: u32,
-    len: u32,
+    pub index: u32,
+    pub len: u32,
 }
 
 impl AllocatorCore {
     /// Splits a run at the borders of groups.
-    fn pieces(&self, run: Run) -> impl Iterator<Item = Piece> + '_ {
+    pub(super) fn pieces(&self, run: Run) -> impl Iterator<Item = Piece> + '_ {
         let mut start = run.start;
         std::iter::from_fn(move || {
             let left = run.end().0.saturating_sub(start.0);
@@ -58,6 +58,7 @@ impl AllocatorCore {
         for piece in self.pieces(run) {
             let group = self.group(piece.group);
             let mut state = group.state.lock();
+            self.count_freed(piece.group, &state, piece.index, piece.len);
             let map = self.block_map(piece.group, &mut state).expect("a map with pending bits stays loaded");
             assert!(map.bits.all_set(piece.index, piece.len), "blocks given back were taken or freed");
             map.bits.clear(piece.index, piece.len);

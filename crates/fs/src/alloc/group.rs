@@ -1,7 +1,7 @@
 //! One block group in memory: counts that are read without a lock, and maps, which are loaded when
 //! they are first needed.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use parking_lot::{Mutex, MutexGuard};
 use xact_consistency::lock_within;
@@ -13,6 +13,7 @@ use xact_types::{BlockNr, Error, GroupNr, Result, Site};
 
 use super::AllocatorCore;
 use super::bitmap::{Bitmap, set_bits};
+use super::host::GroupHost;
 
 /// Maximum number of maps in memory: 16 MiB of block maps at 4 KiB each.
 const LOADED_MAX: usize = 4096;
@@ -31,6 +32,10 @@ pub(super) struct Group {
     /// Inodes at the start of the table whose blocks were written; the rest of the table has old
     /// bytes.
     pub table_ready: AtomicU32,
+    /// Free blocks that have no space on the host of a sparse image, or may have none.
+    pub unbacked: AtomicU32,
+    /// Blocks of the group, free or not, may have no space there.
+    pub has_holes: AtomicBool,
     pub state: Mutex<GroupMaps>,
 }
 
@@ -38,6 +43,7 @@ pub(super) struct Group {
 pub(super) struct GroupMaps {
     blocks: Slot,
     inodes: Slot,
+    pub(super) host: GroupHost,
 }
 
 /// The place in memory of a bitmap.
@@ -64,7 +70,8 @@ pub(super) struct Map {
 }
 
 impl Group {
-    pub fn new(sb: &Superblock, desc: &GroupDesc) -> Group {
+    /// `sparse`: blocks may have no space on the host.
+    pub fn new(sb: &Superblock, desc: &GroupDesc, sparse: bool) -> Group {
         Group {
             block_bitmap: desc.block_bitmap(),
             inode_bitmap: desc.inode_bitmap(),
@@ -74,6 +81,8 @@ impl Group {
             dirs: AtomicU32::new(desc.used_dirs()),
             largest_run: AtomicU32::new(u32::MAX),
             table_ready: AtomicU32::new(table_ready(sb, desc)),
+            unbacked: AtomicU32::new(if sparse { desc.free_blocks() } else { 0 }),
+            has_holes: AtomicBool::new(sparse),
             state: Mutex::default(),
         }
     }
@@ -143,6 +152,7 @@ impl AllocatorCore {
             || self.load_blocks(number),
             || {
                 let lost = self.group(number).free_blocks.swap(0, Relaxed);
+                self.lose_unbacked(number);
                 self.counters.lose(u64::from(lost));
             },
         )

@@ -88,8 +88,9 @@ impl AllocatorCore {
         let cluster = u64::from(self.sb.cluster_blocks());
         let free_blocks = descs.iter().map(|desc| u64::from(desc.free_blocks()) * cluster).sum();
         let free_inodes = descs.iter().map(|desc| u64::from(desc.free_inodes())).sum();
-        self.counters.begin(free_blocks, free_inodes);
-        let groups = descs.iter().map(|desc| Group::new(&self.sb, desc)).collect();
+        let sparse = self.is_sparse();
+        self.counters.begin(free_blocks, free_inodes, sparse);
+        let groups = descs.iter().map(|desc| Group::new(&self.sb, desc, sparse)).collect();
         Ok(self.groups.all.get_or_init(|| AllGroups { groups, zone }))
     }
 

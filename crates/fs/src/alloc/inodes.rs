@@ -29,7 +29,8 @@ impl AllocatorCore {
         } else {
             self.roomy_group(home)
         };
-        if let Some(ino) = self.take_inode_in(first)? {
+        let mut host_full = false;
+        if let Some(ino) = self.take_inode_in(first, &mut host_full)? {
             return Ok(ino);
         }
         // Move away from a full group in growing steps, so that files of one folder share groups
@@ -41,16 +42,19 @@ impl AllocatorCore {
             at = (at + step) % count;
             let number = GroupNr(at as u32);
             if self.group(number).free_blocks.load(Relaxed) > 0
-                && let Some(ino) = self.take_inode_in(number)?
+                && let Some(ino) = self.take_inode_in(number, &mut host_full)?
             {
                 return Ok(ino);
             }
             step *= 2;
         }
         for number in self.groups_from(home) {
-            if let Some(ino) = self.take_inode_in(number)? {
+            if let Some(ino) = self.take_inode_in(number, &mut host_full)? {
                 return Ok(ino);
             }
+        }
+        if host_full {
+            return Err(Error::HostFull);
         }
         Err(self.damage.first().unwrap_or(Error::NoSpace))
     }
@@ -94,7 +98,8 @@ impl AllocatorCore {
             .unwrap_or(home)
     }
 
-    fn take_inode_in(&self, number: GroupNr) -> Result<Option<Ino>> {
+    /// Sets `host_full` if an inode was free whose block of the table has no space on the host.
+    fn take_inode_in(&self, number: GroupNr, host_full: &mut bool) -> Result<Option<Ino>> {
         let group = self.group(number);
         if group.free_inodes.load(Relaxed) == 0 {
             return Ok(None);
@@ -109,6 +114,16 @@ impl AllocatorCore {
         let Some(index) = map.bits.next_zero(map.cursor, len).or_else(|| map.bits.next_zero(0, len)) else {
             return Ok(None);
         };
+        let index = match self.back_inode(number, &mut state, index) {
+            Ok(()) => index,
+            Err(Error::HostFull) => {
+                *host_full = true;
+                let Some(index) = self.backed_inode(number, &mut state)? else { return Ok(None) };
+                index
+            }
+            Err(error) => return Err(error),
+        };
+        let map = self.inode_map(number, &mut state)?;
         map.bits.set(index, 1);
         map.cursor = index + 1;
         map.pending += 1;

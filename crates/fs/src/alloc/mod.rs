@@ -35,6 +35,7 @@ mod damage;
 mod group;
 mod groups;
 mod hold;
+mod host;
 mod inodes;
 mod search;
 mod space;
@@ -42,7 +43,7 @@ mod trim;
 mod zone;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 use xact_consistency::{Engine, Handle, Version};
 use xact_layout::feature::incompat;
@@ -78,6 +79,8 @@ pub(crate) struct AllocatorCore {
     evict_hand: AtomicU32,
     /// Group at which the search for a new top-level directory's group continues.
     spread_hand: AtomicU32,
+    /// Block at which space on the host of a sparse image is taken next (`host`).
+    host_hand: AtomicU64,
     damage: Damage,
     /// Freed blocks are discarded before they are handed out again.
     discard: AtomicBool,
@@ -102,6 +105,7 @@ impl Allocator {
             loaded: AtomicUsize::new(0),
             evict_hand: AtomicU32::new(0),
             spread_hand: AtomicU32::new(0),
+            host_hand: AtomicU64::new(0),
             damage: Damage::default(),
             discard: AtomicBool::new(false),
             #[cfg(feature = "faults")]
@@ -159,18 +163,18 @@ impl Allocator {
         self.shared.counters.pending()
     }
 
-    /// Reserves `blocks` blocks, for delayed allocation. After `NoSpace`,
+    /// Reserves `blocks` blocks, for delayed allocation. After `NoSpace` or `HostFull`,
     /// [`Allocator::reclaimable`] shows whether a commit would help.
     pub fn reserve(&self, blocks: u64, purpose: Purpose) -> Result<Reservation> {
         self.shared.read_all()?;
-        let left = self.shared.counters.reserve(blocks, blocks, purpose)?;
+        let left = self.shared.reserve(blocks, blocks, purpose)?;
         Ok(Reservation::new(self.shared.counters.clone(), left))
     }
 
     /// Marks between 1 and `max` contiguous blocks, near `goal`, as taken (step 1). With a
     /// reservation that has blocks left, takes at most those and draws on it.
     ///
-    /// Errors: `NoSpace`; the corruption of a bitmap, if that makes the space unusable.
+    /// Errors: `NoSpace`, `HostFull`; the corruption of a bitmap, if that makes the space unusable.
     pub fn take(
         &self,
         goal: BlockNr,
@@ -188,7 +192,7 @@ impl Allocator {
                 Ok(run)
             }
             None => {
-                let reserved = shared.counters.reserve(1, u64::from(max.max(1)), purpose)?;
+                let reserved = shared.reserve(1, u64::from(max.max(1)), purpose)?;
                 let taken = shared.take_near(goal, reserved as u32);
                 let used = taken.as_ref().map_or(0, |run| u64::from(run.len));
                 shared.counters.add(reserved - used);
@@ -253,7 +257,7 @@ impl Allocator {
     pub const FREE_INODE_CREDITS: u32 = 2;
 
     /// Takes an inode number in memory: files near their parent, directories spread over the
-    /// volume. `NoSpace` if none is free.
+    /// volume. `NoSpace` if none is free; `HostFull`.
     pub fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
         self.shared.read_all()?;
         self.shared.take_inode(parent, is_dir)

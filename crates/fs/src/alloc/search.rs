@@ -26,7 +26,9 @@ impl AllocatorCore {
         let index = (goal.0 - self.sb.group_start(home).0) as u32;
         let enough = want.min(ENOUGH);
 
-        let mut best = match self.take_in(home, Some(index), want, enough)? {
+        // Whether the host of a sparse image may have space for more of it.
+        let mut grows = true;
+        let mut best = match self.take_in(home, Some(index), want, enough, &mut grows)? {
             Ok(run) => return Ok(run),
             Err(longest) => (longest, home),
         };
@@ -35,7 +37,7 @@ impl AllocatorCore {
             let group = self.group(number);
             let mut longest = group.free_blocks.load(Relaxed).min(group.largest_run.load(Relaxed));
             if longest >= enough {
-                match self.take_in(number, None, want, enough)? {
+                match self.take_in(number, None, want, enough, &mut grows)? {
                     Ok(run) => return Ok(run),
                     Err(found) => longest = found,
                 }
@@ -49,20 +51,21 @@ impl AllocatorCore {
             }
         }
         if best.0 > 0
-            && let Ok(run) = self.take_in(best.1, None, want, best.0)?
+            && let Ok(run) = self.take_in(best.1, None, want, best.0, &mut grows)?
         {
             return Ok(run);
         }
         for _ in 0..ROUNDS {
             for number in self.groups_from(home) {
                 if self.group(number).free_blocks.load(Relaxed) > 0
-                    && let Ok(run) = self.take_in(number, None, want, 1)?
+                    && let Ok(run) = self.take_in(number, None, want, 1, &mut grows)?
                 {
                     return Ok(run);
                 }
             }
         }
-        Err(self.damage.first().unwrap_or(Error::NoSpace))
+        let full = if grows { Error::NoSpace } else { Error::HostFull };
+        Err(self.damage.first().unwrap_or(full))
     }
 
     /// All groups, starting at `home` and wrapping around.
@@ -71,14 +74,16 @@ impl AllocatorCore {
         (home.0..count).chain(0..home.0).map(GroupNr)
     }
 
-    /// Takes a run of at least `enough` blocks (of any length at the goal itself) in one group.
-    /// Otherwise returns the length of its longest free run; 0 for a corrupt group.
+    /// Takes a run of at least `enough` blocks (of any length at the goal itself, and on a full
+    /// host) in one group. Otherwise returns the length of its longest free run; 0 for a corrupt
+    /// group, and for one without space on the host. `grows`: see [`Self::back_run`].
     fn take_in(
         &self,
         number: GroupNr,
         goal: Option<u32>,
         want: u32,
         enough: u32,
+        grows: &mut bool,
     ) -> Result<std::result::Result<Run, u32>> {
         let group = self.group(number);
         if group.free_blocks.load(Relaxed) == 0 {
@@ -91,18 +96,23 @@ impl AllocatorCore {
             Err(error) => return Err(error),
         };
         let longest = group.largest_run.load(Relaxed);
-        Ok(match map.find(goal, want, enough, longest) {
-            Ok((start, len)) => {
-                map.bits.set(start, len);
-                map.pending += len;
-                group.free_blocks.fetch_sub(len, Relaxed);
-                Ok(Run { start: self.sb.group_start(number).offset(u64::from(start)), len })
-            }
+        let found = match map.find(goal, want, enough, longest) {
+            Ok(found) => found,
             Err(longest) => {
                 group.largest_run.store(longest, Relaxed);
-                Err(longest)
+                return Ok(Err(longest));
             }
-        })
+        };
+        let Some((start, len)) = self.back_run(number, &mut state, found, grows)? else {
+            return Ok(Err(0));
+        };
+        let map = self.block_map(number, &mut state)?;
+        map.bits.set(start, len);
+        map.pending += len;
+        group.free_blocks.fetch_sub(len, Relaxed);
+        let run = Run { start: self.sb.group_start(number).offset(u64::from(start)), len };
+        self.note_taken(run);
+        Ok(Ok(run))
     }
 }
 

@@ -8,11 +8,16 @@
 //!
 //! Invariant: the maps in memory have at least as many zeros as `unreserved` plus all reservations.
 //! So blocks are reserved before bits are searched, and bits are cleared before the count grows.
+//! `host` says the same of blocks with space on the host, of which there are `unbacked` fewer.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use xact_types::{Error, Result};
+
+/// Blocks for metadata that have space on the host while data gets some: deletes and splits work on
+/// a full host.
+const BACKED_EMERGENCY: i64 = 256;
 
 /// The purpose of blocks, which decides the reserves that they may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub enum Purpose {
 
 pub(super) struct Counters {
     unreserved: AtomicI64,
+    /// Free blocks without space on the host of a sparse image, at least; see `host`.
+    unbacked: AtomicI64,
     pending: AtomicU64,
     pending_inodes: AtomicU64,
     disk_free_blocks: AtomicU64,
@@ -43,6 +50,7 @@ impl Counters {
     pub fn new(root_reserve: u64, emergency: u64) -> Counters {
         Counters {
             unreserved: AtomicI64::new(0),
+            unbacked: AtomicI64::new(0),
             pending: AtomicU64::new(0),
             pending_inodes: AtomicU64::new(0),
             disk_free_blocks: AtomicU64::new(0),
@@ -53,8 +61,10 @@ impl Counters {
         }
     }
 
-    /// Sets the counts from the sums of all descriptors.
-    pub fn begin(&self, free_blocks: u64, free_inodes: u64) {
+    /// Sets the counts from the sums of all descriptors. `sparse`: no block is known to have space
+    /// on the host.
+    pub fn begin(&self, free_blocks: u64, free_inodes: u64, sparse: bool) {
+        self.unbacked.store(if sparse { free_blocks as i64 } else { 0 }, SeqCst);
         self.unreserved.store(free_blocks as i64, Relaxed);
         self.disk_free_blocks.store(free_blocks, Relaxed);
         self.disk_free_inodes.store(free_inodes, Relaxed);
@@ -70,17 +80,76 @@ impl Counters {
         }
     }
 
-    /// Reserves as many blocks as are free, between `least` and `most`.
+    /// Number of blocks that must stay free because they have no space on the host, or because
+    /// metadata may need those that have.
+    fn unbacked_floor(&self, purpose: Purpose) -> i64 {
+        let unbacked = self.unbacked.load(SeqCst);
+        match purpose {
+            Purpose::Data { .. } if unbacked > 0 => unbacked + self.emergency.min(BACKED_EMERGENCY),
+            _ => unbacked,
+        }
+    }
+
+    /// Reserves as many blocks as are free, between `least` and `most`. `HostFull` if more space on
+    /// the host has to be taken first.
     pub fn reserve(&self, least: u64, most: u64, purpose: Purpose) -> Result<u64> {
-        let floor = self.floor(purpose);
-        let mut granted = 0;
-        self.unreserved
-            .fetch_update(Relaxed, Relaxed, |free| {
-                granted = (free - floor).max(0).min(most.min(i64::MAX as u64) as i64);
+        let own = self.floor(purpose);
+        let most = most.min(i64::MAX as u64) as i64;
+        loop {
+            let mut granted = 0;
+            let reserved = self.unreserved.fetch_update(SeqCst, SeqCst, |free| {
+                let floor = own.max(self.unbacked_floor(purpose));
+                granted = (free - floor).max(0).min(most);
                 (granted as u64 >= least).then_some(free - granted)
-            })
-            .map_err(|_| Error::NoSpace)?;
-        Ok(granted as u64)
+            });
+            match reserved {
+                // A discard that began in between takes a part of them back.
+                Ok(free) if free - granted < self.unbacked.load(SeqCst) => self.add(granted as u64),
+                Ok(_) => return Ok(granted as u64),
+                Err(free) if (free - own).max(0) as u64 >= least => return Err(Error::HostFull),
+                Err(_) => return Err(Error::NoSpace),
+            }
+        }
+    }
+
+    pub fn unbacked(&self) -> u64 {
+        self.unbacked.load(SeqCst).max(0) as u64
+    }
+
+    /// Number of blocks that a reservation of `most` blocks lacks, of those that the volume has,
+    /// because they have no space on the host.
+    pub fn short_of_backed(&self, most: u64, purpose: Purpose) -> u64 {
+        if self.unbacked() == 0 {
+            return 0;
+        }
+        let free = self.unreserved.load(SeqCst);
+        let wanted = (free - self.floor(purpose)).clamp(0, most.min(i64::MAX as u64) as i64);
+        (wanted - (free - self.unbacked_floor(purpose))).max(0) as u64
+    }
+
+    /// Counts free blocks that got space on the host.
+    pub fn backed(&self, blocks: u64) {
+        self.unbacked.fetch_sub(blocks as i64, SeqCst);
+    }
+
+    /// Counts blocks without space on the host that are about to become free.
+    pub fn unback(&self, blocks: u64) {
+        self.unbacked.fetch_add(blocks as i64, SeqCst);
+    }
+
+    /// Counts free blocks that are about to lose their space on the host; false, without a change,
+    /// if reservations may need it.
+    pub fn try_unback(&self, blocks: u64) -> bool {
+        if blocks == 0 {
+            return true;
+        }
+        self.unback(blocks);
+        let enough =
+            self.unreserved.load(SeqCst) >= self.unbacked.load(SeqCst) + self.emergency.min(BACKED_EMERGENCY);
+        if !enough {
+            self.backed(blocks);
+        }
+        enough
     }
 
     /// Whether this number of blocks could be reserved now.

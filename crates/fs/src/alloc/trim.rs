@@ -5,7 +5,9 @@
 //! 1. *Durable*: before that, a crash would restore its owner, which would find it empty.
 //! 2. *Not taken*: its bit in memory stays set until the discard, or its group is locked during the
 //!    discard; otherwise the new owner's data would be lost.
-//! 3. A replay writes nothing into a freed block (it is revoked), so after a crash the block is
+//! 3. *Not promised*: on a sparse image, what is discarded has no space on the host any more, and
+//!    counts as such (`host`) before it can be taken.
+//! 4. A replay writes nothing into a freed block (it is revoked), so after a crash the block is
 //!    free and empty.
 
 use std::ops::Range;
@@ -55,7 +57,7 @@ impl AllocatorCore {
         }
         match self.engine.discard(run.start, run.len.into()) {
             // A poisoned engine neither writes nor discards.
-            Ok(()) | Err(Error::Poisoned(_)) => {}
+            Ok(()) | Err(Error::Poisoned(_)) => self.note_discarded(run),
             Err(error) => {
                 if self.discard.swap(false, Relaxed) {
                     tracing::warn!("freed blocks are no longer discarded: {error}");
@@ -83,8 +85,15 @@ impl AllocatorCore {
             };
             let Some(first) = map.bits.next_zero(at, end) else { break };
             let count = map.bits.zeros_at(first, end - first);
-            if u64::from(count) >= min_blocks {
-                self.engine.discard(start.offset(first.into()), count.into())?;
+            // Accepted data may need the space on the host that a discard gives back.
+            if u64::from(count) >= min_blocks
+                && let Some(backed) = self.may_trim(&state, first, count)
+            {
+                if let Err(error) = self.engine.discard(start.offset(first.into()), count.into()) {
+                    self.not_trimmed(backed);
+                    return Err(error);
+                }
+                self.trimmed(number, &mut state, (first, count), backed);
                 trimmed += u64::from(count);
             }
             at = first + count;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use xact_types::{FileBlock, Result};
 
-use crate::alloc::Purpose;
+use crate::alloc::{Purpose, Run};
 use crate::extent::Mapping;
 use crate::journal_modes::InodeUpdate;
 use crate::live::LiveFs;
@@ -146,7 +146,8 @@ impl LiveFs {
                         None => break,
                     };
                 }
-                Mapping::Written { len, .. } | Mapping::Unwritten { len, .. } => {
+                Mapping::Written { start, len } | Mapping::Unwritten { start, len } => {
+                    self.allocator.back(Run { start, len: len.min((last - at).saturating_add(1)) })?;
                     at = match at.checked_add(len) {
                         Some(next) => next,
                         None => break,

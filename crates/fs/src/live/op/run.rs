@@ -80,7 +80,7 @@ impl LiveFs {
                 continue;
             }
             // The volume counts as full only after all steps that make space.
-            if matches!(result, Err(Error::NoSpace)) && !op.has_changed() {
+            if result.as_ref().is_err_and(Error::is_no_space) && !op.has_changed() {
                 effort.needed = op.blocks_needed;
                 op.abandon();
                 drop(op);

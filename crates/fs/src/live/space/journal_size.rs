@@ -72,7 +72,7 @@ impl LiveFs {
         let mut effort = Effort::default();
         loop {
             match self.lengthen_to(journal, credits, Purpose::Data { privileged }) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, caller)? => {}
+                Err(error) if error.is_no_space() && self.make_space(&mut effort, caller)? => {}
                 Ok(true) => return Ok(in_use),
                 Ok(false) => return Err(refused),
                 Err(error) => return Err(error),
@@ -235,7 +235,7 @@ impl LiveFs {
         }
         match self.cut_journal(journal, made_with) {
             // The volume has no block for a new tree node: try again later.
-            Err(Error::NoSpace) => return Ok(()),
+            Err(error) if error.is_no_space() => return Ok(()),
             result => result?,
         }
         if cut_first {

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use xact_consistency::Snapshots;
-use xact_types::{Error, Ino, Result};
+use xact_types::{Ino, Result};
 
 use crate::alloc::{Purpose, Reservation};
 use crate::live::LiveFs;
@@ -121,7 +121,7 @@ impl LiveFs {
         let mut effort = Effort { needed: blocks, ..Effort::default() };
         loop {
             match self.allocator.reserve(blocks, purpose) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, caller)? => {}
+                Err(error) if error.is_no_space() && self.make_space(&mut effort, caller)? => {}
                 result => return result,
             }
         }

@@ -140,7 +140,7 @@ impl LiveFs {
         let mut effort = Effort::default();
         loop {
             match self.take_inode(parent, is_dir) {
-                Err(Error::NoSpace) if self.make_space(&mut effort, SpaceCaller::Inside)? => {}
+                Err(error) if error.is_no_space() && self.make_space(&mut effort, SpaceCaller::Inside)? => {}
                 result => return result,
             }
         }

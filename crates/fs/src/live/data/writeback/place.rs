@@ -5,7 +5,7 @@ use xact_types::{BlockNr, FileBlock, Result};
 
 use super::collect::{DirtyPage, Segment};
 use super::write_pattern::WritePattern;
-use crate::alloc::Purpose;
+use crate::alloc::{Purpose, Run};
 use crate::extent::Mapping;
 use crate::live::LiveFs;
 use crate::live::data::data_mode::Placement;
@@ -54,6 +54,12 @@ impl LiveFs {
             }
             match start {
                 Some(start) => {
+                    // It was asked for when the write was accepted; the image may have been sparse
+                    // in another place then.
+                    if let Err(error) = self.allocator.back(Run { start, len: pages.len() as u32 }) {
+                        self.give_back(&segments);
+                        return Err(error);
+                    }
                     goal = start.offset(pages.len() as u64);
                     segments.push(Segment { at: FileBlock(at), start, placement, pages, journaled });
                 }

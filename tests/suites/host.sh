@@ -1,0 +1,189 @@
+# The file system below an image: a full host, and an image that others truncate or delete. What was
+# not saved is reported when the volume is unmounted.
+
+# one_write_is_lost: a file is in memory only, and the image is spoilt by the command given.
+one_write_is_lost() {
+    echo kept >mnt/kept
+    "$XACT" sync mnt
+    mkdir mnt/folder
+    echo lost >mnt/folder/lost
+    "$@"
+    # No sync succeeds any more.
+    if sync mnt/folder/lost 2>said; then fail "an fsync succeeded after '$*'"; fi
+    if "$XACT" sync mnt 2>said; then fail "xact sync succeeded after '$*'"; fi
+}
+
+test_umount_reports_what_was_lost() {
+    local spoil
+    for spoil in 'truncate -s 100M disk.img' 'rm disk.img' 'cp kept.img other.img; mv other.img disk.img'; do
+        rm -f disk.img said daemon.log
+        volume disk.img
+        cp --sparse=always disk.img kept.img
+        mounted disk.img mnt --log daemon.log
+        one_write_is_lost bash -c "$spoil"
+        exits 74 'disk\.img: not everything was saved: .*another program has (truncated|deleted or replaced) the image' \
+            -- "$XACT" umount mnt
+        has exits.err 'since the last successful sync are lost, among them those of .*/folder/lost'
+        has daemon.log 'not everything was saved: .*another program has'
+        if mountpoint -q mnt; then fail "mnt is still mounted"; fi
+    done
+    [[ $(stat -c %s disk.img) -gt 0 ]]
+}
+
+test_a_truncated_image_does_not_grow_again() {
+    volume disk.img
+    mounted disk.img mnt --log daemon.log
+    one_write_is_lost truncate -s 1M disk.img
+    exits 74 'truncated the image from 268435456 to 1048576 bytes' -- "$XACT" umount mnt
+    equal "size of the image" 1048576 "$(stat -c %s disk.img)"
+}
+
+test_umount_waits_for_the_report_of_all_who_ask() {
+    volume disk.img
+    mounted disk.img mnt
+    echo text >mnt/file
+    "$XACT" umount mnt 2>said
+    equal "messages of an unmount that saved everything" '' "$(<said)"
+    # The daemon had died before: what it had is in the journal or lost, and the command says so.
+    in_foreground disk.img mnt
+    kill -KILL "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    "$XACT" umount mnt 2>said
+    has said 'the daemon of .*disk\.img had died: changes that were not synced may be lost'
+}
+
+test_mount_in_foreground_fails_if_something_was_lost() {
+    local status=0
+    volume disk.img
+    in_foreground disk.img mnt
+    one_write_is_lost rm disk.img
+    exits 74 'not everything was saved' -- "$XACT" umount mnt
+    wait "$DAEMON" || status=$?
+    equal "exit status of the daemon" 74 "$status"
+    has daemon.log 'not everything was saved: .*/folder/lost'
+}
+
+test_a_shutdown_on_request_is_no_loss() {
+    volume disk.img
+    mounted disk.img mnt
+    echo text >mnt/file
+    python3 - mnt <<'PY'
+import fcntl, os, struct, sys
+fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack("I", 0))
+PY
+    "$XACT" umount mnt
+}
+
+# Called with an image whose only bitmap of blocks is damaged.
+test_umount_reports_a_file_that_had_no_place() {
+    [[ $ENGINE == journal ]] || return 0
+    needs debugfs mke2fs
+    local block
+    truncate -s 8M disk.img
+    mke2fs -q -F -t ext4 disk.img
+    echo hi >small
+    debugfs -w -R "write small a" disk.img >/dev/null 2>&1
+    block=$(debugfs -R "bmap a 0" disk.img 2>/dev/null)
+    debugfs -w -R "freeb $block" disk.img 2>/dev/null
+    mounted disk.img mnt --log daemon.log
+    head -c 100000 /dev/zero >mnt/new 2>said || true
+    exits 74 'not everything was saved: .*bitmap.*lost, among them those of .*/new' -- "$XACT" umount mnt
+}
+
+# small_host KIND FOLDER: a host file system of 40 MiB.
+small_host() {
+    mkdir -p "$2"
+    if [[ $1 == tmpfs ]]; then
+        mount -t tmpfs -o size=40M none "$2"
+    else
+        truncate -s 44M "$2.img"
+        mkfs.ext4 -q -F -m 0 "$2.img"
+        mount -o loop "$2.img" "$2"
+    fi
+}
+
+host_full_rounds() { # ENGINE HOST ROUNDS
+    local engine=$1 kind=$2 rounds=$3 round worker status fulls
+    mkdir -p mnt
+    small_host "$kind" host
+    ENGINE=$engine volume host/disk.img --size 200M
+    rm -f acks
+    touch acks
+    for ((round = 1; round <= rounds; round++)); do
+        # Without space on the host a mount may need some for its log first.
+        rm -f host/ballast
+        in_foreground host/disk.img mnt -o discard
+        python3 "$TESTS/host_full.py" work mnt host acks $((round * 100)) 2>said &
+        worker=$!
+        sleep "1.$(printf %03d $((round * 7919 % 900)))"
+        kill -KILL "$DAEMON"
+        wait "$DAEMON" 2>/dev/null || true
+        status=0
+        wait "$worker" || status=$?
+        [[ $status -eq 0 ]] || fail "$engine on $kind, round $round: $(<said)"
+        "$XACT" umount mnt 2>/dev/null
+        lacks daemon.log 'read-only from now on'
+        rm -f host/ballast
+        mounted host/disk.img mnt --log after.log
+        python3 "$TESTS/host_full.py" verify mnt acks || fail "$engine on $kind, round $round: a synced file is lost"
+        rm -rf mnt/d*
+        : >acks.all && cat acks >>acks.all
+        grep -c ^full acks >>fulls || true
+        grep -c ^again acks >>agains || true
+        : >acks
+        fstrim mnt 2>/dev/null || true
+        unmounted mnt
+        # Deleting and trimming gives space back to the host.
+        [[ $(du -k host/disk.img | cut -f1) -lt 30000 ]] ||
+            fail "$engine on $kind, round $round: the image still takes $(du -k host/disk.img | cut -f1) KiB"
+        if ((round % 5 == 1)); then
+            cp --sparse=always host/disk.img copy.img
+            sound copy.img
+            rm -f copy.img
+        fi
+    done
+    umount host
+    fulls=$(awk '{ n += $1 } END { print n + 0 }' fulls)
+    report "$engine on $kind: $rounds rounds, $fulls times no space, $(awk '{ n += $1 } END { print n + 0 }' agains) times space again"
+    [[ $fulls -gt 0 ]] || fail "$engine on $kind: the host was never full"
+    rm -rf fulls agains host host.img
+}
+
+test_a_full_host() {
+    needs fstrim mkfs.ext4
+    local engine rounds=(3 2)
+    [[ ${LONG:-} != 1 ]] || rounds=(50 50)
+    for engine in journal generations; do
+        host_full_rounds $engine tmpfs "${rounds[0]}"
+        host_full_rounds $engine ext4 "${rounds[1]}"
+    done
+}
+
+test_a_full_host_is_reported() {
+    small_host tmpfs host
+    volume host/disk.img --size 200M
+    mounted host/disk.img mnt --log daemon.log
+    echo text >mnt/file
+    "$XACT" sync mnt
+    if dd if=/dev/zero of=mnt/big bs=64k count=2000 conv=fsync 2>said; then fail "128 MB fit into 40 MB"; fi
+    has said 'No space left on device'
+    has daemon.log 'WARN.* the host file system of the image is full'
+    exits 72 'not committed: no space left on the host file system of the image' -- \
+        "$XACT" run mnt -- sh -c 'head -c 3000000 /dev/urandom >new'
+    has exits.err 'Make space on the file system that the image lies on'
+    # Deleting works, and what was deleted can be written again.
+    rm mnt/big
+    "$XACT" sync mnt
+    head -c 5000000 /dev/urandom >mnt/other
+    sync mnt/other
+    "$XACT" umount mnt 2>said
+    equal "messages of the unmount" '' "$(<said)"
+    lacks daemon.log 'read-only from now on'
+    sound host/disk.img
+    # The log of a volume needs space at once.
+    rm -f host/second.img
+    volume host/second.img --size 100M
+    dd if=/dev/zero of=host/ballast bs=64k 2>/dev/null || true
+    exits 72 'no space left on the host file system' -- "$XACT" mount host/second.img mnt
+    umount host
+}
