@@ -92,6 +92,8 @@ impl Loss {
 #[derive(Serialize, Deserialize)]
 struct Report {
     lost: Option<Loss>,
+    /// The file system below the image was full when more space was last needed.
+    host_full: bool,
 }
 
 /// The daemon's end.
@@ -115,8 +117,8 @@ impl Reporter {
     }
 
     /// Answers all processes that wait. Must be called before the lock on the image is released.
-    pub fn report(self, lost: Option<Loss>) {
-        let text = serde_json::to_vec(&Report { lost }).expect("a report has plain fields");
+    pub fn report(self, lost: Option<Loss>, host_full: bool) {
+        let text = serde_json::to_vec(&Report { lost, host_full }).expect("a report has plain fields");
         if self.listener.set_nonblocking(true).is_err() {
             return;
         }
@@ -179,8 +181,19 @@ impl Ending {
             }
         };
         match read_report(stream, REPORT_TIMEOUT) {
-            Some(Report { lost: None }) => Ok(()),
-            Some(Report { lost: Some(loss) }) => Err(loss.failure(path)),
+            Some(Report { lost: Some(loss), .. }) => Err(loss.failure(path)),
+            Some(Report { lost: None, host_full }) => {
+                if host_full {
+                    output::note(
+                        command,
+                        &format!(
+                            "the file system of {image} is full: everything that calls accepted was saved, but calls \
+                             that needed more space have failed"
+                        ),
+                    );
+                }
+                Ok(())
+            }
             None => Err(Failure::new(
                 Exit::Io,
                 format!(
@@ -225,7 +238,7 @@ mod tests {
         let asked = [connect(reporter.name()).unwrap(), connect(reporter.name()).unwrap()];
         drop(connect(reporter.name()).unwrap());
         let name = reporter.name().to_vec();
-        reporter.report(Some(loss()));
+        reporter.report(Some(loss()), false);
         for stream in asked {
             assert_eq!(read_report(stream, REPORT_TIMEOUT).unwrap().lost, Some(loss()));
         }

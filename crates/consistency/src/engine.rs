@@ -337,6 +337,11 @@ impl Engine {
         self.core.volume.allocate(start, blocks)
     }
 
+    /// Whether the file system below had no space when it was last asked for some.
+    pub fn is_host_full(&self) -> bool {
+        self.core.volume.is_host_full()
+    }
+
     /// Stops all writing until the volume is opened again, with the reason for the log.
     pub fn poison(&self, why: &str) {
         self.core.poison(why);

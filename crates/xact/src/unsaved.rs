@@ -11,7 +11,7 @@ use crate::volume::Volume;
 /// The longest search for paths. A volume whose device failed may have no answer to many reads.
 const SEARCH_MAX: Duration = Duration::from_secs(2);
 
-/// Files whose last changes were not saved.
+/// Files and folders whose last changes were not saved.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unsaved {
@@ -22,9 +22,9 @@ pub struct Unsaved {
 }
 
 impl Volume {
-    /// The files whose contents or attributes are in memory only, with up to `most` paths. They are
-    /// lost if [`Volume::close`] has failed. Changes of folders, and changes that were written but
-    /// are in no durable commit, are lost then too, and not listed.
+    /// The files and folders with changes that are not durable, with up to `most` paths. These
+    /// changes are lost if [`Volume::close`] has failed. Deletions are lost then too, and not
+    /// listed.
     pub fn unsaved(&self, most: usize) -> Unsaved {
         let live = self.live();
         let unsaved: BTreeSet<Ino> = live.unsaved().into_iter().collect();
@@ -39,6 +39,9 @@ fn paths_of(view: &dyn View, wanted: &BTreeSet<Ino>, most: usize) -> Vec<Vec<u8>
     let until = Instant::now() + SEARCH_MAX;
     let mut left = wanted.clone();
     let mut found = Vec::new();
+    if left.remove(&Ino::ROOT) && most > 0 {
+        found.push(b"/".to_vec());
+    }
     let mut folders = VecDeque::from([(Ino::ROOT, Vec::new())]);
     while let Some((dir, path)) = folders.pop_front() {
         if left.is_empty() || found.len() >= most || Instant::now() > until {
@@ -84,12 +87,12 @@ mod tests {
         }
         assert_eq!(
             volume.unsaved(10).paths,
-            [b"/folder/0".to_vec(), b"/folder/1".to_vec(), b"/folder/2".to_vec()]
+            ["/folder", "/folder/0", "/folder/1", "/folder/2"].map(|path| path.as_bytes().to_vec())
         );
         let some = volume.unsaved(2);
-        assert_eq!((some.paths.len(), some.others), (2, 1));
+        assert_eq!((some.paths.len(), some.others), (2, 2));
         volume.poison("a test");
         assert!(volume.close().is_err());
-        assert_eq!(volume.unsaved(10).paths.len(), 3);
+        assert_eq!(volume.unsaved(10).paths.len(), 4);
     }
 }

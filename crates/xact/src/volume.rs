@@ -295,6 +295,12 @@ impl Volume {
         self.base.engine().snapshots().is_some_and(Snapshots::is_pool_full)
     }
 
+    /// Whether the file system that a sparse image lies on had no space for the last call that
+    /// needed more of it.
+    pub fn is_host_full(&self) -> bool {
+        self.base.engine().is_host_full()
+    }
+
     /// Opens a snapshot for reading. [`Error::Usage`] where no snapshot has this name.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         Ok(Snapshot::new(self.generations()?.image(Some(name))?))

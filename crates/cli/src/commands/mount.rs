@@ -202,7 +202,7 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     };
     // The device, and with it the lock on the image, lives on until this function returns.
     if let Some(reporter) = reporter {
-        reporter.report(lost);
+        reporter.report(lost, volume.is_host_full());
     }
     let served = served.map(|(log, mut ended)| {
         ended.unguard();

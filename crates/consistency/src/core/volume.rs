@@ -269,6 +269,11 @@ impl Volume {
         }
     }
 
+    /// Whether the last attempt to take space on the host has failed.
+    pub fn is_host_full(&self) -> bool {
+        self.host_is_full.load(Relaxed)
+    }
+
     /// Takes space on the host for the holes of ranges of blocks.
     pub fn fill_holes(&self, ranges: impl IntoIterator<Item = Range<u64>>) -> Result<()> {
         if !self.is_sparse() {

@@ -177,7 +177,7 @@ impl Generations {
         volume.extend_reach(shape.device_blocks);
         if !options.read_only && !volume.device_is_read_only() {
             // A commit must find its pool blocks, also those on the host of a sparse image.
-            volume.fill_holes([shape.volume_blocks..shape.device_blocks])?;
+            volume.fill_holes(std::iter::once(shape.volume_blocks..shape.device_blocks))?;
         }
         let volume = Arc::new(volume);
         let reader = Arc::new(MapReader { volume: volume.clone(), shape });

@@ -72,7 +72,7 @@ impl Holes {
     /// The first hole, or part of one, in a range.
     fn next(&self, start: u32, end: u32) -> Option<(u32, u32)> {
         let at = self.runs.partition_point(|run| run.1 <= start);
-        let run = self.runs.get(at).filter(|run| run.0 < end)?;
+        let run = self.runs.get(at).filter(|run| run.0 < end && start < end)?;
         Some((run.0.max(start), run.1.min(end)))
     }
 
@@ -137,11 +137,13 @@ impl AllocatorCore {
 
     /// Reserves blocks, and takes space on the host for them first.
     pub(super) fn reserve(&self, least: u64, most: u64, purpose: Purpose) -> Result<u64> {
+        let mut damage = None;
         for _ in 0..ATTEMPTS {
             let short = self.counters.short_of_backed(most, purpose);
-            let is_full = short > 0 && self.back_more(short)?;
+            let is_full = short > 0 && self.back_more(short, &mut damage)?;
             match self.counters.reserve(least, most, purpose) {
                 Err(Error::HostFull) if !is_full => {}
+                Err(Error::NoSpace) => return Err(damage.unwrap_or(Error::NoSpace)),
                 result => return result,
             }
         }
@@ -149,10 +151,11 @@ impl AllocatorCore {
     }
 
     /// Takes space on the host for `blocks` more free blocks, near the blocks that were taken last.
-    /// True if the host is full.
-    fn back_more(&self, blocks: u64) -> Result<bool> {
+    /// True if the host is full. Sets `damage` if a group is damaged: it has less space than was
+    /// counted.
+    fn back_more(&self, blocks: u64, damage: &mut Option<Error>) -> Result<bool> {
         let target = self.counters.unbacked().saturating_sub(blocks);
-        let hand = BlockNr(self.host_hand.load(Relaxed));
+        let hand = BlockNr(self.host_hand.load(Relaxed).max(self.sb.first_data_block().into()));
         let home = self.sb.group_of(hand);
         let index = (hand.0 - self.sb.group_start(home).0) as u32;
         for (nr, number) in self.groups_from(home).enumerate() {
@@ -166,7 +169,10 @@ impl AllocatorCore {
             let mut state = self.lock(number, Prefetch::BlockMap);
             match self.block_map(number, &mut state) {
                 Ok(_) => {}
-                Err(Error::Corrupt(_)) => continue,
+                Err(error @ Error::Corrupt(_)) => {
+                    *damage = Some(error);
+                    continue;
+                }
                 Err(error) => return Err(error),
             }
             if !self.count_holes(number, &mut state)? {
@@ -433,21 +439,31 @@ impl AllocatorCore {
         }
     }
 
-    /// Whether free blocks of a group may lose their space on the host: no reservation needs it.
-    /// They count as unbacked from then on, until [`Self::trimmed`] or [`Self::not_trimmed`].
-    pub(super) fn may_trim(&self, state: &GroupMaps, index: u32, len: u32) -> Option<u32> {
+    /// How many of the free blocks of a run may lose their space on the host, since no reservation
+    /// needs it: some of the first ones, with the number of those that have space. They count as
+    /// unbacked from then on, until [`Self::not_trimmed`].
+    pub(super) fn may_trim(&self, state: &GroupMaps, index: u32, len: u32) -> (u32, u32) {
         if !self.is_sparse() {
-            return Some(0);
+            return (len, 0);
         }
-        let backed = match &state.host {
-            GroupHost { counted: true, holes: Some(holes), .. } => len - holes.blocks(index, index + len),
-            _ => 0,
-        };
-        self.counters.try_unback(backed.into()).then_some(backed)
+        let mut part = len;
+        while part > 0 {
+            let backed = match &state.host {
+                GroupHost { counted: true, holes: Some(holes), .. } => {
+                    part - holes.blocks(index, index + part)
+                }
+                _ => 0,
+            };
+            if self.counters.try_unback(backed.into()) {
+                return (part, backed);
+            }
+            part /= 2;
+        }
+        (0, 0)
     }
 
     pub(super) fn trimmed(&self, number: GroupNr, state: &mut GroupMaps, run: (u32, u32), backed: u32) {
-        if self.is_sparse() {
+        if self.is_sparse() && run.1 > 0 {
             self.group(number).unbacked.fetch_add(backed, Relaxed);
             self.add_holes(number, state, run.0, run.1);
         }

@@ -144,8 +144,7 @@ impl Counters {
             return true;
         }
         self.unback(blocks);
-        let enough =
-            self.unreserved.load(SeqCst) >= self.unbacked.load(SeqCst) + self.emergency.min(BACKED_EMERGENCY);
+        let enough = self.unreserved.load(SeqCst) >= self.unbacked.load(SeqCst);
         if !enough {
             self.backed(blocks);
         }

@@ -85,16 +85,17 @@ impl AllocatorCore {
             };
             let Some(first) = map.bits.next_zero(at, end) else { break };
             let count = map.bits.zeros_at(first, end - first);
-            // Accepted data may need the space on the host that a discard gives back.
-            if u64::from(count) >= min_blocks
-                && let Some(backed) = self.may_trim(&state, first, count)
-            {
-                if let Err(error) = self.engine.discard(start.offset(first.into()), count.into()) {
+            if u64::from(count) >= min_blocks {
+                // Accepted data may need the space on the host that a discard gives back.
+                let (part, backed) = self.may_trim(&state, first, count);
+                if part > 0
+                    && let Err(error) = self.engine.discard(start.offset(first.into()), part.into())
+                {
                     self.not_trimmed(backed);
                     return Err(error);
                 }
-                self.trimmed(number, &mut state, (first, count), backed);
-                trimmed += u64::from(count);
+                self.trimmed(number, &mut state, (first, part), backed);
+                trimmed += u64::from(part);
             }
             at = first + count;
         }

@@ -155,15 +155,15 @@ impl LiveFs {
         unwritten
     }
 
-    /// Files and folders with contents or attributes in memory that the device does not have. After
-    /// a failed [`Self::close`] these are lost.
+    /// Files and folders whose last changes are not durable: they are in memory only, or in a
+    /// commit that is not durable. After a failed [`Self::close`] these changes are lost. Approximate while others work.
     pub fn unsaved(&self) -> Vec<Ino> {
-        let unsaved = |ino: &Ino| {
-            let Some(cached) = self.inodes.peek(*ino) else { return false };
+        let durable = self.engine.durable();
+        self.inodes.all(|cached| {
             let is_dirty = cached.pages.lock().dirty > 0;
-            is_dirty || cached.state.try_read().is_some_and(|state| state.dirty)
-        };
-        self.page_cache.dirty_inodes(None).into_iter().filter(unsaved).collect()
+            let Some(state) = cached.state.try_read() else { return is_dirty };
+            state.live && (is_dirty || state.dirty || state.last_commit > durable)
+        })
     }
 
     pub fn engine(&self) -> &Arc<Engine> {

@@ -262,7 +262,8 @@ pub static SETTINGS: [Setting; 35] = [
     ),
     Setting {
         notes: "A freed block is discarded when the commit that freed it is durable and no open transaction reads it. \
-                fstrim(8) discards all free blocks.",
+                fstrim(8) discards all free blocks. \
+                An image file gives their space back to the file system that it lies on.",
         ..flag(
             Id::Discard,
             "discard",

@@ -92,6 +92,15 @@ impl InodeCache {
         CommitId(self.dropped.load(SeqCst))
     }
 
+    /// The inodes in memory for which `wanted` is true.
+    pub fn all(&self, wanted: impl Fn(&CachedInode) -> bool) -> Vec<Ino> {
+        let inodes = self.shards.iter().flat_map(|shard| {
+            let shard = shard.lock();
+            shard.inodes.values().cloned().collect::<Vec<_>>()
+        });
+        inodes.filter(|cached| wanted(cached)).map(|cached| cached.ino).collect()
+    }
+
     /// The inode if it is in memory.
     pub fn peek(&self, ino: Ino) -> Option<Arc<CachedInode>> {
         self.shards[ino.0 as usize % SHARDS].lock().inodes.get(&ino).cloned()
