@@ -1,6 +1,8 @@
 # The file system below an image: a full host, and an image that others truncate or delete. What was
 # not saved is reported when the volume is unmounted.
 
+source "$TESTS/host_full.sh"
+
 # one_write_is_lost: a file is in memory only, and the image is spoilt by the command given.
 one_write_is_lost() {
     echo kept >mnt/kept
@@ -98,72 +100,12 @@ test_umount_reports_a_file_that_had_no_place() {
     "$XACT" umount mnt
 }
 
-# small_host KIND FOLDER: a host file system of 40 MiB.
-small_host() {
-    mkdir -p "$2"
-    if [[ $1 == tmpfs ]]; then
-        mount -t tmpfs -o size=40M none "$2"
-    else
-        truncate -s 44M "$2.img"
-        mkfs.ext4 -q -F -m 0 "$2.img"
-        mount -o loop "$2.img" "$2"
-    fi
-}
-
-host_full_rounds() { # ENGINE HOST ROUNDS
-    local engine=$1 kind=$2 rounds=$3 round worker status fulls
-    mkdir -p mnt
-    small_host "$kind" host
-    ENGINE=$engine volume host/disk.img --size 200M
-    rm -f acks
-    touch acks
-    for ((round = 1; round <= rounds; round++)); do
-        # Without space on the host a mount may need some for its log first.
-        rm -f host/ballast
-        in_foreground host/disk.img mnt -o discard
-        python3 "$TESTS/host_full.py" work mnt host acks $((round * 100)) 2>said &
-        worker=$!
-        sleep "1.$(printf %03d $((round * 7919 % 900)))"
-        kill -KILL "$DAEMON"
-        wait "$DAEMON" 2>/dev/null || true
-        status=0
-        wait "$worker" || status=$?
-        [[ $status -eq 0 ]] || fail "$engine on $kind, round $round: $(<said)"
-        "$XACT" umount mnt 2>/dev/null
-        lacks daemon.log 'read-only from now on'
-        rm -f host/ballast
-        mounted host/disk.img mnt --log after.log
-        python3 "$TESTS/host_full.py" verify mnt acks || fail "$engine on $kind, round $round: a synced file is lost"
-        rm -rf mnt/d*
-        : >acks.all && cat acks >>acks.all
-        grep -c ^full acks >>fulls || true
-        grep -c ^again acks >>agains || true
-        : >acks
-        fstrim mnt 2>/dev/null || true
-        unmounted mnt
-        # Deleting and trimming gives space back to the host.
-        [[ $(du -k host/disk.img | cut -f1) -lt 30000 ]] ||
-            fail "$engine on $kind, round $round: the image still takes $(du -k host/disk.img | cut -f1) KiB"
-        if ((round % 5 == 1)); then
-            cp --sparse=always host/disk.img copy.img
-            sound copy.img
-            rm -f copy.img
-        fi
-    done
-    umount host
-    fulls=$(awk '{ n += $1 } END { print n + 0 }' fulls)
-    report "$engine on $kind: $rounds rounds, $fulls times no space, $(awk '{ n += $1 } END { print n + 0 }' agains) times space again"
-    [[ $fulls -gt 0 ]] || fail "$engine on $kind: the host was never full"
-    rm -rf fulls agains host host.img
-}
-
 test_a_full_host() {
     needs fstrim mkfs.ext4
-    local engine rounds=(3 2)
-    [[ ${LONG:-} != 1 ]] || rounds=(50 50)
+    local engine
     for engine in journal generations; do
-        host_full_rounds $engine tmpfs "${rounds[0]}"
-        host_full_rounds $engine ext4 "${rounds[1]}"
+        host_full_rounds $engine tmpfs 3
+        host_full_rounds $engine ext4 2
     done
 }
 

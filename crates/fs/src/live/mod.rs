@@ -156,7 +156,8 @@ impl LiveFs {
     }
 
     /// Files and folders whose last changes are not durable: they are in memory only, or in a
-    /// commit that is not durable. After a failed [`Self::close`] these changes are lost. Approximate while others work.
+    /// commit that is not durable. After a failed [`Self::close`] these changes are lost.
+    /// Approximate while others work.
     pub fn unsaved(&self) -> Vec<Ino> {
         let durable = self.engine.durable();
         self.inodes.all(|cached| {
