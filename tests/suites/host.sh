@@ -112,6 +112,7 @@ test_a_full_host() {
 test_a_full_host_is_reported() {
     small_host tmpfs host
     volume host/disk.img --size 200M
+    volume host/second.img --size 100M
     mounted host/disk.img mnt --log daemon.log
     echo text >mnt/file
     "$XACT" sync mnt
@@ -133,8 +134,6 @@ test_a_full_host_is_reported() {
     lacks daemon.log 'read-only from now on'
     sound host/disk.img
     # The log of a volume needs space at once.
-    rm -f host/second.img
-    volume host/second.img --size 100M
     dd if=/dev/zero of=host/ballast bs=64k 2>/dev/null || true
     exits 72 'no space left on the host file system' -- "$XACT" mount host/second.img mnt
     umount host
