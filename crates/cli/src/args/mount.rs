@@ -47,8 +47,9 @@ pub struct Mount {
 /// Unmount a volume
 ///
 /// Makes all changes durable, unmounts the volume, and returns when the daemon has closed the
-/// image. Also removes the mount of a daemon that was killed. Open transactions ('xact tx list')
-/// are aborted, and named on standard error, unless they are stored on the volume.
+/// image. Fails with exit code 74, and names files, if something could not be saved. Also removes
+/// the mount of a daemon that was killed. Open transactions ('xact tx list') are aborted, and named
+/// on standard error, unless they are stored on the volume.
 #[derive(Debug, Args)]
 pub struct Umount {
     /// The folder where the volume is mounted.
