@@ -114,8 +114,8 @@ impl Command {
 
 /// Make all completed changes on a mount durable
 ///
-/// sync(1) and syncfs(2) reach mounts of root on Linux 6.18 or newer only ('xact stat' shows it);
-/// this command reaches all.
+/// sync(1) and syncfs(2) reach only mounts of root, and only on Linux 6.18 or newer. This command
+/// reaches all mounts. 'xact stat' shows whether sync(2) reaches a mount.
 #[derive(Debug, Args)]
 pub struct Sync {
     /// The mount, or any path on it.

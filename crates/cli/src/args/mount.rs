@@ -11,8 +11,8 @@ use crate::settings_args::{self, LongOptions};
 ///
 /// Recovers the volume if needed, starts a daemon that serves it, and returns when the volume is
 /// usable. The daemon runs until 'xact umount MNT', umount(8), or SIGTERM. Fails if the image is
-/// already mounted. A block device that root has mounted is mounted again: both mounts show the
-/// same volume.
+/// already mounted. But if root has mounted a block device, root can also mount it at another
+/// place: both mounts show the same volume.
 #[derive(Debug, Args)]
 pub struct Mount {
     /// The image file or block device.

@@ -45,8 +45,8 @@ pub struct TxBegin {
     pub timeout: u32,
     /// Store the transaction on the volume, so that it survives unmounts and crashes.
     ///
-    /// Each 'xact run --tx ID' stores the transaction again when it ends, and so do an unmount and
-    /// a partial commit or abort. A crash loses the changes made since the last of these.
+    /// The transaction is stored again at the end of each 'xact run --tx ID', after a partial
+    /// commit or abort, and at an unmount. A crash loses the changes made since it was last stored.
     #[arg(long)]
     pub persist: bool,
     /// Which changes of others are conflicts.

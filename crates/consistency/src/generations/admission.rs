@@ -14,17 +14,18 @@
 //!
 //! - While 16 or more are free, any operation may begin, and a commit takes 7 at most
 //!   ([`of_a_commit`]). So two commits leave at least 2. Such commits hold transactions of the
-//!   largest size; after two of them in a row removals must wait until a snapshot is deleted. As a
-//!   rule commits are small, and removals can use everything between 16 and 4.
+//!   largest size. Two of them in a row may leave less than 4; then removals are refused until pool
+//!   blocks are freed. As a rule commits are small, and removals can use everything between 16
+//!   and 4.
 //! - While less than 16 are free, a commit takes at most half of one 32nd, or is a single removal.
 //!   So two commits that begin with 4 leave some 3.
 //! - One of the two also takes the blocks that the intent log has made durable since the last
 //!   generation, 1 at most ([`of_the_log`]). The log's own area is another 1, in use at all times.
 //! - Accepted data (file data, and the metadata that maps it) waits in memory. While there is a
 //!   snapshot, any of it may have to go to the pool. So its pool blocks are reserved, with the
-//!   nodes of the map above them. Reserved pool blocks count as used for all other operations. A
-//!   reservation is refused if it would leave less than 16, minus a few blocks
-//!   ([`for_reservations`]). So reserved data can always be written back.
+//!   nodes of the map above them. Reserved pool blocks count as used for all other operations.
+//!   After a reservation at most a few blocks may be missing from the 16 ([`for_reservations`]). So
+//!   reserved data can always be written back.
 //! - Deleting a snapshot takes the blocks of the new list of snapshots. A running removal takes a
 //!   limited number of blocks: a few for each group that it frees blocks in.
 //!

@@ -45,8 +45,8 @@
 //!    slot of the durable generation is never overwritten. So at any moment one slot holds a whole
 //!    root, whose generation is complete. A torn root that a crash left is wiped, durably, before
 //!    another root is written to its slot. Without the wipe, a second crash could tear the new root
-//!    and thereby complete the old one, since both have the same number. The pool blocks that the
-//!    old one leads to have been reused since then.
+//!    and thereby complete the old one, since both have the same number. By then the pool blocks
+//!    of the old one may have been reused.
 //! 4. A generation is reported as durable, and what it freed is reused, only after the flush behind
 //!    its root.
 //! 5. After a failed write or flush nothing is written any more.

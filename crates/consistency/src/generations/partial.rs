@@ -8,11 +8,11 @@
 //!    **Durable.** From here on nothing in the snapshot changes, and all other operations continue.
 //! 2. The metadata blocks of the partial snapshot are made from it, in memory. This may take long.
 //! 3. A second commit replaces the snapshot's map by that of the partial snapshot. In this map,
-//!    metadata blocks that differ have pool blocks of their own. Other blocks stay where the
-//!    snapshot of 1 has them, in the pool or at home. But fixed metadata is never held at home: the
-//!    map has all of it that the partial snapshot needs (`snapshot_refs`). Blocks of files and
-//!    folders at home are held by the partial snapshot's own bitmaps. The commit frees what the
-//!    snapshot of 1 alone had in the pool.
+//!    metadata blocks that differ have pool blocks of their own. Other blocks stay where step 1
+//!    keeps them, in the pool or at home. But fixed metadata is never held at home: the map has all
+//!    of it that the partial snapshot needs (`snapshot_refs`). Blocks of files and folders at home
+//!    are held by the partial snapshot's own bitmaps. The commit frees the pool blocks that only
+//!    the replaced snapshot used.
 //!
 //! A crash before 1 is durable leaves nothing. Before 3 is durable, it leaves a snapshot that is to
 //! be pruned: no list has it, it can be neither read nor restored, and the next opening for writing

@@ -13,8 +13,8 @@
 //!    block at home, the block is not in the pool, and neither the log nor a commit on its way has
 //!    a copy of it. After a crash the copy would be read, not the block (JOJ-8). All of this is
 //!    checked under `gate`. A commit that creates a snapshot holds the gate exclusively from its
-//!    closing until all threads see the snapshot, so no write that began before changes the
-//!    snapshot's blocks.
+//!    closing until all threads see the snapshot. By then all earlier writes in place have ended,
+//!    and later ones leave the snapshot's blocks alone.
 //! 2. Data written before a call of `flush_data` or `commit` may be part of a commit (`newest`).
 //!    These calls make that commit durable too: their caller cannot know where its data went.
 //! 3. Accepted data always finds pool blocks (`admission`): they are reserved from the time when

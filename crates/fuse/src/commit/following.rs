@@ -5,8 +5,9 @@
 //! of the view. The reason is that the kernel keeps the node of a folder in one place only: it
 //! would move the volume's node to the view, away from where other processes use it.
 //!
-//! A change is answered when the kernel has forgotten everything elsewhere that the change made
-//! outdated. That waits for locks of pages, so it runs on a separate thread.
+//! A change may make data outdated that the kernel has cached through other nodes. The change is
+//! answered when the kernel has forgotten this data. Forgetting waits for locks of pages, so it
+//! runs on a separate thread.
 //!
 //! Two writes to one file through different nodes could wait for each other. Suppose that the
 //! kernel has no contents of a page. A write to a part of this page holds it until the write is

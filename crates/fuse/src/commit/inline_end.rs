@@ -1,5 +1,4 @@
-//! The end of a transaction on the worker that was called, where one thread alone calls (see
-//! `tx_end`).
+//! Ends a transaction on the worker that got the call, while a single thread calls (see `tx_end`).
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};

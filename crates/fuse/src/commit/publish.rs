@@ -26,14 +26,15 @@
 //!
 //! Why nothing deadlocks. Forgetting waits for locks of folders in step 2, and for locks of pages
 //! in steps 3 and 4. The threads that hold these locks may wait for requests. So in steps 2 and 3
-//! no request waits for this commit. In step 4 READDIR and READs of other inodes do. Their callers
-//! hold the lock of a folder or of other pages, and no thread needs a folder's lock to finish with
-//! a page. WRITE, LOOKUP, GETATTR and all other requests never wait. A parked request occupies no
-//! worker. The kernel limits the number of read-ahead requests that wait for a reply. So only a few
-//! may be parked while the commit may have to wait for a page. If there are more, all inodes are
-//! opened and the steps begin again. Two commits that change the same inode run one after the
-//! other. Of two commits that change different inodes, one may wait for the other in step 2, but
-//! they never wait for each other. All this runs on a thread of its own (`tx_end`).
+//! no request waits for this commit. In step 4, READDIR waits for it, and so do READs of inodes
+//! that are already blocked. Their callers hold the lock of a folder or of other pages, and no
+//! thread needs a folder's lock to finish with a page. WRITE, LOOKUP, GETATTR and all other
+//! requests never wait. A parked request occupies no worker. The kernel limits the number of
+//! read-ahead requests that wait for a reply. So only a few may be parked while the commit may have
+//! to wait for a page. If there are more, all inodes are opened and the steps begin again. Two
+//! commits that change the same inode run one after the other. Of two commits that change different
+//! inodes, one may wait for the other in step 2, but they never wait for each other. All this runs
+//! on a thread of its own (`tx_end`).
 //!
 //! Data that was sent to the kernel may take effect late:
 //! - Attributes: the kernel ignores those that it asked for before it forgot the inode (its

@@ -21,8 +21,9 @@
 //!    of the written pages. The engine flushes the device before the commit record. This flush
 //!    covers step 2, so the metadata never reaches the disk before the data (ordered mode, and
 //!    DIU-1).
-//! 4. Batches go from the start of the file to its end. So the size on disk never covers a page
-//!    that was dirty when the batch was collected and is not on the device.
+//! 4. Batches go from the start of the file to its end. So when step 3 moves the size, each page
+//!    before the new size has been written (or goes through the journal, see 5), unless it became
+//!    dirty after the batch was collected.
 //! 5. A segment that goes through the journal (`data::data_mode`) is not written in steps 1 and 2:
 //!    its pages join the handle of step 3, or that of an earlier commit. So they are durable with
 //!    or before the metadata that refers to them, and the pages of one commit survive together or

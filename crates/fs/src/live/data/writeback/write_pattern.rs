@@ -1,12 +1,12 @@
 //! The pattern in which a file is written, learned from its syncs; mode `adaptive` chooses by it
 //! (JOJ-8).
 //!
-//! Two kinds of files are synced often and need opposite treatment. A *log* file grows: appended
-//! data stays, so it would be written twice through the volume's journal. A *journal* file, such as
-//! a database's rollback journal, is truncated, deleted, or restarted at its start by each of the
-//! program's transactions. Its copies in the volume's journal are overwritten or freed before any
-//! checkpoint. So it is written once through the volume's journal, in one sequential write, however
-//! large it is (JOJ-6).
+//! Two kinds of files are synced often and need opposite treatment. A *log* file grows, and its
+//! data stays. If this data went through the volume's journal, it would be written twice: there,
+//! and later home. A *journal* file, such as a database's rollback journal, is truncated, deleted,
+//! or restarted at its start by each of the program's transactions. Its copies in the volume's
+//! journal are overwritten or freed before any checkpoint. So its data is written only once, to the
+//! volume's journal, in one sequential write, however large it is (JOJ-6).
 //!
 //! The history is kept in memory, by inode number: a file that is deleted and created again keeps
 //! its history if it gets the same number. Only speed depends on it.
