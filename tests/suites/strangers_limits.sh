@@ -125,7 +125,16 @@ channel.commit()
 assert len(os.listdir(mnt + "/attacker")) >= made, made
 # The list of changes of a transaction that fits is returned.
 channel.begin()
-open(f"{mnt}/.xact/tx/{channel.id}/root/attacker/one", "w").write("1")
+import time
+until = time.monotonic() + 10
+while True:
+    # The memory of the transaction before is released when the kernel has forgotten its files.
+    try:
+        open(f"{mnt}/.xact/tx/{channel.id}/root/attacker/one", "w").write("1")
+        break
+    except OSError as error:
+        assert error.errno == errno.ENOMEM and time.monotonic() < until, error
+        time.sleep(0.01)
 channel.diff(), channel.diff(True)
 '
     afterwards
