@@ -160,7 +160,8 @@ fn persisted_transactions_have_the_same_ways_out() {
                 let first = if order == 0 { Vec::new() } else { outside.clone() };
                 let (mut base, mut tx) = with_conflict(&inside, &first, Isolation::Serializable);
                 tx.persist(PersistedInfo::default()).unwrap();
-                if order == 2 && !drops {
+                // The changes of a file with a new link are shown under that name.
+                if order == 2 && !drops && path != "/d/link" {
                     commit_only(&tx, "b").map(drop).unwrap_or_else(|e| conflict(Err::<(), _>(e), path));
                 }
                 drop(tx);
