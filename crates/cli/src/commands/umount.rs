@@ -61,13 +61,13 @@ pub fn umount_as(args: &Umount, how: Unmount) -> Result<()> {
         return Err(busy(&mount.point, users));
     }
     let images = mounts::images(&mount);
-    let ending = Ending::of(&mount.point);
-    // The kernel may wait for the daemon too.
-    let open = noted_if_slow(
+    // The daemon is asked, and the kernel may wait for it too.
+    let (open, ending) = noted_if_slow(
         || waited_for(&mount, &images),
         || {
+            let ending = Ending::of(&mount.point);
             let open = if stays.is_some() { Vec::new() } else { open_transactions(&mount) };
-            unmount_point(&mount, how).map(|()| open)
+            unmount_point(&mount, how).map(|()| (open, ending))
         },
     )?;
     for line in left_open(&open) {
