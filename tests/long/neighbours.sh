@@ -11,9 +11,10 @@ source "$TESTS/suites/neighbours.sh"
 # pgbench, with a server as an ordinary user.
 postgres() { # [ENGINE]
     needs initdb pg_ctl pgbench setpriv
-    local -a user=(setpriv --reuid=nobody --regid=nogroup --clear-groups env HOME=/ PGHOST=/tmp PGPORT=54329 PGUSER=x)
+    local -a user=(setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ PGHOST=/tmp PGPORT=54329 PGUSER=x)
     fresh "${1:-$ENGINE}"
-    install -d -o nobody -g nogroup mnt/b/server
+    mkdir mnt/b/server
+    chown nobody:nogroup mnt/b/server
     "${user[@]}" initdb -D mnt/b/server -U x >initdb.out
     "${user[@]}" pg_ctl -D mnt/b/server -o "-p 54329 -k /tmp -h '' -c max_wal_size=128MB" -l /dev/null -w start >/dev/null
     "${user[@]}" pgbench -q -i -s 2 postgres 2>/dev/null >/dev/null
