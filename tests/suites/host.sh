@@ -140,5 +140,5 @@ test_a_full_host_is_reported() {
     # The log of a volume needs space at once.
     dd if=/dev/zero of=host/ballast bs=64k 2>/dev/null || true
     exits 72 'no space left on the host file system' -- "$XACT" mount host/second.img mnt
-    umount host
+    wait_until "the host file system to be free" umount_host
 }
