@@ -10,6 +10,8 @@ source "$TESTS/suites/neighbours.sh"
 
 # pgbench, with a server as an ordinary user.
 postgres() { # [ENGINE]
+    # Debian keeps the server's programs apart, by version.
+    PATH=$PATH:$(printf '%s\n' /usr/lib/postgresql/*/bin | tail -n 1)
     needs initdb pg_ctl pgbench setpriv
     local -a user=(setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ PGHOST=/tmp PGPORT=54329 PGUSER=x)
     fresh "${1:-$ENGINE}"
@@ -26,5 +28,15 @@ postgres() { # [ENGINE]
     "${user[@]}" pg_ctl -D mnt/b/server -w stop >/dev/null
     afterwards
 }
+# Both servers have the same port.
+# alone
 test_postgres() { postgres; }
+# alone
 test_generations_postgres() { postgres generations; }
+
+test_appends() { beside append "$APPENDS"; }
+test_generations_appends() { beside append "$APPENDS" generations; }
+test_wal_commits() { beside wal "$WAL_COMMITS"; }
+test_generations_wal_commits() { beside wal "$WAL_COMMITS" generations; }
+test_git_commits() { beside git "$GIT_COMMITS"; }
+test_generations_git_commits() { beside git "$GIT_COMMITS" generations; }
