@@ -34,7 +34,8 @@ host_full_rounds() {
         wait "$DAEMON" 2>/dev/null || true
         status=0
         wait "$worker" || status=$?
-        [[ $status -eq 0 ]] || fail "$engine on $kind, round $round: $(<said)"
+        [[ $status -eq 0 ]] ||
+            fail "$engine on $kind, round $round: $(<said); the daemon's log: $(tail -n 20 daemon.log)"
         "$XACT" umount mnt 2>/dev/null
         lacks daemon.log 'read-only from now on'
         rm -f host/ballast
