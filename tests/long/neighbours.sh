@@ -34,9 +34,12 @@ test_postgres() { postgres; }
 # alone
 test_generations_postgres() { postgres generations; }
 
-test_appends() { beside append "$APPENDS"; }
-test_generations_appends() { beside append "$APPENDS" generations; }
-test_wal_commits() { beside wal "$WAL_COMMITS"; }
-test_generations_wal_commits() { beside wal "$WAL_COMMITS" generations; }
-test_git_commits() { beside git "$GIT_COMMITS"; }
-test_generations_git_commits() { beside git "$GIT_COMMITS" generations; }
+# The loads of the suite, one after the other.
+all_loads() { # [ENGINE]
+    beside append "$APPENDS" "$@"
+    beside overwrite "$OVERWRITES" "$@"
+    beside wal "$WAL_COMMITS" "$@"
+    beside git "$GIT_COMMITS" "$@"
+}
+test_loads() { all_loads; }
+test_generations_loads() { all_loads generations; }

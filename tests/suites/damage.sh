@@ -61,23 +61,37 @@ test_a_corrupt_inode_bitmap_is_recorded() {
     [[ $(errors_noted disk.img) -ge 1 ]] || fail "the superblock has no error"
 }
 
+# folder_of_300 IMG OPTIONS OF mke2fs…: a volume of the kernel's with 300 names in the folder d.
+folder_of_300() {
+    local image=$1
+    shift
+    needs mke2fs debugfs
+    mke2fs -q -F -t ext4 -b 1024 "$@" "$image" 8M
+    mkdir -p mnt
+    mount -o loop "$image" mnt
+    mkdir mnt/d
+    (cd mnt/d && seq -f 'file-number-%g' 300 | xargs touch)
+    kernel_unmounted mnt
+}
+
+# spoiled IMG BLOCK OFFSET BYTES: overwrites bytes of the folder's block.
+spoiled() {
+    local block
+    block=$(debugfs -R "bmap d $2" "$1" 2>/dev/null)
+    # shellcheck disable=SC2059  # the bytes are escapes
+    printf "$4" | dd of="$1" bs=1 seek=$((block * 1024 + $3)) conv=notrunc status=none
+}
+
 # names_of DIR: what ls lists, whatever its status.
 names_of() { { ls "$1" 2>/dev/null || true; } | wc -l; }
 
 # One damaged block of a folder: the names in the other blocks are listed, also by a transaction,
 # and the listing ends with an error.
 test_one_damaged_block_hides_no_other_names() {
-    local block listed features
-    needs mke2fs debugfs
+    local listed features
     for features in '^dir_index,^metadata_csum' '^dir_index,metadata_csum' 'dir_index,^metadata_csum' 'dir_index,metadata_csum'; do
-        mke2fs -q -F -t ext4 -b 1024 -O "$features" disk.img 8M
-        mkdir -p mnt
-        mount -o loop disk.img mnt
-        mkdir mnt/d
-        (cd mnt/d && seq -f 'file-number-%g' 300 | xargs touch)
-        kernel_unmounted mnt
-        block=$(debugfs -R 'bmap d 4' disk.img 2>/dev/null)
-        printf '\377\377\377\377\001\000' | dd of=disk.img bs=1 seek=$((block * 1024)) conv=notrunc status=none
+        folder_of_300 disk.img -O "$features"
+        spoiled disk.img 4 0 '\377\377\377\377\001\000'
         mounted disk.img mnt --log log
         listed=$(names_of mnt/d)
         [[ $listed -ge 240 && $listed -lt 300 ]] || fail "$features: $listed of 300 names are listed"
@@ -93,16 +107,8 @@ test_one_damaged_block_hides_no_other_names() {
 
 # The root of a folder's hash index is damaged: the leaves are listed.
 test_a_damaged_index_hides_no_names() {
-    local block
-    needs mke2fs debugfs
-    mke2fs -q -F -t ext4 -b 1024 disk.img 8M
-    mkdir -p mnt
-    mount -o loop disk.img mnt
-    mkdir mnt/d
-    (cd mnt/d && seq -f 'file-number-%g' 300 | xargs touch)
-    kernel_unmounted mnt
-    block=$(debugfs -R 'bmap d 0' disk.img 2>/dev/null)
-    printf '\377\377' | dd of=disk.img bs=1 seek=$((block * 1024 + 40)) conv=notrunc status=none
+    folder_of_300 disk.img
+    spoiled disk.img 0 40 '\377\377'
     mounted disk.img mnt
     equal "names" 300 "$(names_of mnt/d)"
     unmounted mnt

@@ -10,6 +10,7 @@ OVERWRITES=${OVERWRITES:-40000}
 MEMORY_MIB=400
 
 fresh() { # [ENGINE]
+    rm -f disk.img
     volume disk.img --size 1G --engine "${1:-$ENGINE}"
     in_foreground disk.img mnt -o allow_other
     mkdir mnt/a mnt/b

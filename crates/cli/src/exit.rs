@@ -39,22 +39,23 @@ pub enum Exit {
 }
 
 impl Exit {
+    const ALL: [Exit; 11] = [
+        Exit::Usage,
+        Exit::Damaged,
+        Exit::NoInput,
+        Exit::Unavailable,
+        Exit::System,
+        Exit::HostFull,
+        Exit::NoSpace,
+        Exit::Io,
+        Exit::Conflict,
+        Exit::NoPermission,
+        Exit::Unsupported,
+    ];
+
     /// The exit with this code, which another xact process returned.
     pub fn from_code(code: u8) -> Exit {
-        use Exit::*;
-        let all = [
-            Usage,
-            Damaged,
-            NoInput,
-            Unavailable,
-            HostFull,
-            NoSpace,
-            Io,
-            Conflict,
-            NoPermission,
-            Unsupported,
-        ];
-        all.into_iter().find(|exit| *exit as u8 == code).unwrap_or(System)
+        Exit::ALL.into_iter().find(|exit| *exit as u8 == code).unwrap_or(Exit::System)
     }
 }
 
@@ -261,20 +262,7 @@ mod tests {
 
     #[test]
     fn the_table_names_every_code() {
-        use Exit::*;
-        for exit in [
-            Usage,
-            Damaged,
-            NoInput,
-            Unavailable,
-            System,
-            HostFull,
-            NoSpace,
-            Io,
-            Conflict,
-            NoPermission,
-            Unsupported,
-        ] {
+        for exit in Exit::ALL {
             assert!(HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?} is not in the table");
         }
     }

@@ -23,6 +23,7 @@ use std::ops::Range;
 
 pub use counting::{CountingDevice, DeviceCounts};
 pub use file::{FileDevice, OpenMode};
+pub use host_space::is_full;
 pub use memory::MemoryDevice;
 pub use overlay::Overlay;
 

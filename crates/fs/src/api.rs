@@ -11,6 +11,11 @@ use xact_types::{Errno, Error, Ino, Result, Timestamp};
 /// there is such a transaction, and front ends do not show it.
 pub const PERSISTED_FOLDER: &str = ".xact-kept";
 
+/// Whether a name is that of the folder of persisted transactions, which no view shows.
+pub fn is_persisted_folder(dir: Ino, name: &Name) -> bool {
+    dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()
+}
+
 /// A name in a directory: 1 to 255 bytes, neither `.` nor `..`, without `/` and NUL.
 pub type Name = [u8];
 

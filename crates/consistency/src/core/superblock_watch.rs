@@ -50,7 +50,7 @@ impl SuperblockWatch {
     pub fn is_unchanged(&self, device: &dyn BlockDevice) -> bool {
         let own = self.own.read();
         self.note();
-        own.as_ref().is_none_or(|own| read(device).is_none_or(|now| now == *own))
+        is_own(&own, device)
     }
 
     /// As [`Self::is_unchanged`], unless that was found a moment ago.

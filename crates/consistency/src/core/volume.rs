@@ -1,6 +1,6 @@
 //! The volume as numbered blocks: bounds, counting, grouped flushes, and the first failure.
 
-use std::io::{ErrorKind, IoSlice};
+use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
@@ -256,7 +256,7 @@ impl Volume {
                 }
                 Ok(())
             }
-            Err(e) if matches!(e.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
+            Err(e) if xact_device::is_full(&e) => {
                 if !self.host_is_full.swap(true, Relaxed) {
                     tracing::warn!(
                         "the host file system of the image is full: calls that need more of it fail with \"no space\", \

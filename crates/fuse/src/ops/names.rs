@@ -1,8 +1,8 @@
 //! Operations on names: lookup, create, link, rename, remove.
 
-use xact::PERSISTED_FOLDER;
 use xact_control::abi::FOLDER;
 use xact_fs::api::check_name;
+use xact_fs::is_persisted_folder;
 use xact_fs::{Attr, RenameHow, View};
 use xact_types::{Errno, Error, Ino, Result};
 
@@ -25,7 +25,7 @@ pub fn check_changed(dir: Ino, name: &[u8]) -> Result<()> {
 }
 
 pub fn is_reserved(dir: Ino, name: &[u8]) -> bool {
-    dir == Ino::ROOT && (name == FOLDER.as_bytes() || name == PERSISTED_FOLDER.as_bytes())
+    dir == Ino::ROOT && name == FOLDER.as_bytes() || is_persisted_folder(dir, name)
 }
 
 impl Server {

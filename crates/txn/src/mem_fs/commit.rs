@@ -8,7 +8,7 @@ use xact_fs::inode_ops::mem::{MemNode, MemTree};
 use xact_fs::quota::Payer;
 use xact_fs::{
     Allocate, Attr, AttrChange, BlockContents, ChangedBy, DirItem, Entry, InodeOps, InstallOps, Name,
-    NewContents, NewInode, PERSISTED_FOLDER, ReservationOps, SeekTo, Stamp, ValidationOps, XattrChanges,
+    NewContents, NewInode, ReservationOps, SeekTo, Stamp, ValidationOps, XattrChanges, is_persisted_folder,
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result};
 
@@ -83,9 +83,7 @@ impl ValidationOps for MemCommit<'_> {
     ) -> Result<Option<ChangedBy>> {
         self.differs(dir, since, |node| {
             let mut names = node.names.clone();
-            names.retain(|name, _| {
-                !(ignored(name) || dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes())
-            });
+            names.retain(|name, _| !(ignored(name) || is_persisted_folder(dir, name)));
             names
         })
     }

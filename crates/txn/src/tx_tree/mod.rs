@@ -6,8 +6,8 @@ mod contents;
 use parking_lot::Mutex;
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, Name, NewInode,
-    PERSISTED_FOLDER, SeekTo, SpaceLimits, Stamp, VersionedFs,
+    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, Name, NewInode, SeekTo,
+    SpaceLimits, Stamp, VersionedFs, is_persisted_folder,
 };
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
@@ -39,11 +39,6 @@ pub(crate) struct TxTree<'a, B: VersionedFs> {
     /// Whether the folder of persisted transactions is visible, for internal transactions that
     /// change it.
     pub sees_persisted: bool,
-}
-
-/// Whether this is the folder of persisted transactions, which no view shows.
-fn is_persisted_folder(dir: Ino, name: &Name) -> bool {
-    dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes()
 }
 
 impl<'a, B: VersionedFs> TxTree<'a, B> {

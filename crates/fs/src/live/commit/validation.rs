@@ -7,7 +7,7 @@ use std::sync::Arc;
 use xact_layout::inode::Inode;
 use xact_types::{FileBlock, Ino, Result};
 
-use crate::api::{Name, PERSISTED_FOLDER};
+use crate::api::{Name, is_persisted_folder};
 use crate::live::LiveFs;
 use crate::live::mvcc::read_view::ReadView;
 use crate::live::mvcc::versions::Versions;
@@ -31,7 +31,7 @@ impl ValidationOps for Operation<'_> {
         since: Stamp,
         ignored: &dyn Fn(&Name) -> bool,
     ) -> Result<Option<ChangedBy>> {
-        let ignored = |name: &Name| dir == Ino::ROOT && name == PERSISTED_FOLDER.as_bytes() || ignored(name);
+        let ignored = |name: &Name| is_persisted_folder(dir, name) || ignored(name);
         self.changed_since(dir, |versions| versions.any_name_changed_since(since, ignored))
     }
 
