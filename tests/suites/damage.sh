@@ -61,7 +61,7 @@ test_a_corrupt_inode_bitmap_is_recorded() {
     [[ $(errors_noted disk.img) -ge 1 ]] || fail "the superblock has no error"
 }
 
-# folder_of_300 IMG OPTIONS OF mke2fs…: a volume of the kernel's with 300 names in the folder d.
+# folder_of_300 IMG OPTIONS OF mke2fs…: a volume on which the kernel made a folder d of 300 names.
 folder_of_300() {
     local image=$1
     shift

@@ -198,7 +198,7 @@ pub fn decided_once(tree: &Tree) -> Result<(), String> {
 }
 
 /// Transactions beside many changes of others. The old versions do not fit in memory, so they are
-/// written to free blocks. Other commits free and take blocks meanwhile.
+/// written to free blocks, while other commits free and take blocks.
 pub fn old_versions(s: &mut Driver, rng: &mut Rng) -> Done {
     // More than an eighth of the workloads' cache.
     const PARTS: u64 = 8;
