@@ -6,22 +6,27 @@
 //!                              <--- ioctl ---  asks for the name (Ending::of)
 //!                              <-- connect --  while the volume is mounted
 //!                                              unmounts, waits for the lock on the image
+//!   accepts (a thread)
 //!   closes the volume
-//!   accepts, sends the report  ------------->  reads until the end (Ending::finish)
+//!   sends the report           ------------->  reads until the end (Ending::finish)
 //!   ends
 //! ```
-//! The connection waits in the socket's queue until the report: the daemon needs no thread for it.
 //! If the daemon dies, the kernel closes the connection, so a missing report is noticed. The socket
 //! is in the abstract namespace: nothing is left behind on disk. Only root, the user who runs the
 //! daemon, and a command of the daemon's user are answered, since the report names files.
 
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::pipe::PipeFlags;
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
@@ -37,6 +42,8 @@ const PATHS_MAX: usize = 20;
 /// The longest wait for a report. It has arrived if the command has waited for the image; an
 /// image that was deleted or replaced cannot be waited for.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Processes that are answered.
+const ASKING_MAX: usize = 64;
 /// Longest report; a longer one is not a daemon's.
 const REPORT_MAX: u64 = 1 << 20;
 
@@ -96,10 +103,13 @@ struct Report {
     host_full: bool,
 }
 
-/// The daemon's end.
+/// The daemon's end. A thread accepts at once, and drops those who may not ask: so nobody fills the
+/// socket's queue, and the report waits for no stranger.
 pub struct Reporter {
-    listener: UnixListener,
     name: Vec<u8>,
+    thread: JoinHandle<Vec<UnixStream>>,
+    /// Ends the thread.
+    stop: OwnedFd,
 }
 
 impl Reporter {
@@ -109,7 +119,12 @@ impl Reporter {
         let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("xact-{digits}").into_bytes();
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        Ok(Reporter { listener, name })
+        listener.set_nonblocking(true)?;
+        let (stopped, stop) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let thread = thread::Builder::new()
+            .name("xact-outcome".into())
+            .spawn(move || accept_until(&listener, &stopped))?;
+        Ok(Reporter { name, thread, stop })
     }
 
     pub fn name(&self) -> &[u8] {
@@ -119,16 +134,36 @@ impl Reporter {
     /// Answers all processes that wait. Must be called before the lock on the image is released.
     pub fn report(self, lost: Option<Loss>, host_full: bool) {
         let text = serde_json::to_vec(&Report { lost, host_full }).expect("a report has plain fields");
-        if self.listener.set_nonblocking(true).is_err() {
-            return;
+        drop(self.stop);
+        for mut stream in self.thread.join().unwrap_or_default() {
+            // A process that has left, or does not read, does not concern the daemon.
+            let _ = stream.write_all(&text);
         }
-        // A process that connects and leaves, or does not read, does not concern the daemon.
-        while let Ok((mut stream, _)) = self.listener.accept() {
-            let asks = socket_peercred(&stream).map(|peer| peer.uid);
-            if asks.is_ok_and(|uid| uid.is_root() || uid == geteuid()) {
-                let _ = stream.set_nonblocking(true);
-                let _ = stream.write_all(&text);
+    }
+}
+
+/// Accepts connections until the other end of `stopped` is closed. Returns those of processes that
+/// may ask, at most [`ASKING_MAX`].
+fn accept_until(listener: &UnixListener, stopped: &OwnedFd) -> Vec<UnixStream> {
+    let mut asking = Vec::new();
+    loop {
+        let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return asking,
+        }
+        let ends = !ready[1].revents().is_empty();
+        // Those who connected before the end are answered, and nobody can make it last.
+        for _ in 0..ASKING_MAX {
+            let Ok((stream, _)) = listener.accept() else { break };
+            let by = socket_peercred(&stream).map(|peer| peer.uid);
+            let may_ask = by.is_ok_and(|uid| uid.is_root() || uid == geteuid());
+            if may_ask && stream.set_nonblocking(true).is_ok() && asking.len() < ASKING_MAX {
+                asking.push(stream);
             }
+        }
+        if ends {
+            return asking;
         }
     }
 }
@@ -209,7 +244,11 @@ impl Ending {
 /// Connects, without waiting for a full queue. `None` if the listener is not a daemon that may
 /// report to this user.
 fn connect(name: &[u8]) -> Option<UnixStream> {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name).ok()?).ok()?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false).ok()?;
     let listens = socket_peercred(&stream).ok()?.uid;
     let own = geteuid();
     (listens.is_root() || listens == own || own.is_root()).then_some(stream)
@@ -247,10 +286,24 @@ mod tests {
 
     #[test]
     fn a_daemon_that_dies_reports_nothing() {
-        let reporter = Reporter::new().unwrap();
-        let stream = connect(reporter.name()).unwrap();
-        drop(reporter);
+        let listener =
+            UnixListener::bind_addr(&SocketAddr::from_abstract_name(b"xact-dies").unwrap()).unwrap();
+        let stream = connect(b"xact-dies").unwrap();
+        drop(listener);
         assert!(read_report(stream, REPORT_TIMEOUT).is_none());
+    }
+
+    /// However many connect and leave, the one who asks is answered, and the report ends.
+    #[test]
+    fn those_who_leave_keep_nobody_waiting() {
+        let reporter = Reporter::new().unwrap();
+        for _ in 0..10_000 {
+            drop(connect(reporter.name()));
+        }
+        let name = reporter.name().to_vec();
+        let asks = (0..1000).find_map(|_| connect(&name)).unwrap();
+        reporter.report(None, false);
+        drop(asks);
     }
 
     #[test]

@@ -26,7 +26,7 @@ const CHANGEABLE: [(&str, MountFlags, bool); 8] = [
     ("noexec", MountFlags::NOEXEC, true),
     ("exec", MountFlags::NOEXEC, false),
 ];
-/// Flags that the table of mounts names, and that a remount must not lose.
+/// Flags that the table of mounts names. A remount keeps those that its options repeat.
 const KEPT: [(&str, MountFlags); 4] = [
     ("sync", MountFlags::SYNCHRONOUS),
     ("dirsync", MountFlags::DIRSYNC),

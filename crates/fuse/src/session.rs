@@ -82,7 +82,11 @@ pub fn serve_device(
     let connection = match start(volume, channel, Some(at.clone()), options) {
         Ok(connection) => connection,
         Err(e) => {
-            // No thread serves the mount: every process that looks at it would hang.
+            // Every process that looks at the mount would hang, and so would an unmount with the
+            // type fuseblk, which waits for an answer: no session answers any more.
+            if let Ok((major, minor)) = mount::device_number(&at) {
+                let _ = mount::abort_connection(major << 20 | minor);
+            }
             let _ = mount::unmount(&at, true);
             return Err(e);
         }

@@ -80,8 +80,18 @@ fn share_mount(plan: &Plan, args: &Mount) -> Result<bool> {
     let mounts = mounts::all()?;
     let is_it = |mount: &&mounts::Mount| mount.is_block() && mount.source == plan.image && !mount.is_view();
     let Some(first) = mounts.iter().find(is_it) else { return Ok(false) };
+    if !args.settings.values.is_empty() || !args.snapshot_of.is_empty() || args.log.is_some() {
+        let text =
+            format!("{} is mounted already, and a second mount shares its settings", plan.image.display());
+        return Err(Failure::usage(text).hint("Leave out the long options. Options of -o may be repeated."));
+    }
     control::compare_options(&first.point, &args.options.join(","))?;
     xact_fuse::mount_again(&plan.mount_point, &plan.mount).map_err(|e| not_mounted(plan, e))?;
+    if !control::serves(&plan.mount_point).unwrap_or(false) {
+        // The first mount has gone in between, and this one leads to no daemon.
+        let _ = rustix::mount::unmount(&plan.mount_point, rustix::mount::UnmountFlags::DETACH);
+        return Ok(false);
+    }
     output::note(
         NAME,
         &format!("{} shares the volume mounted at {}", plan.mount_point.display(), first.point.display()),
@@ -200,7 +210,6 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
         }
         None => Ok(()),
     };
-    // The device, and with it the lock on the image, lives on until this function returns.
     if let Some(reporter) = reporter {
         reporter.report(lost, volume.is_host_full());
     }
@@ -208,7 +217,11 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
         ended.unguard();
         (log, ended)
     });
-    if let Err(e) = device.unlock() {
+    // After a close that failed, a thread of the engine may still write: then the end of this process
+    // releases the lock.
+    if closed.is_ok()
+        && let Err(e) = device.unlock()
+    {
         tracing::error!("{}: not unlocked: {e}", plan.image.display());
     }
     let (log, ended) = served?;

@@ -408,7 +408,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         image: mounts::image(&mount).display().to_string(),
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         in_transaction: mount.is_view(),
-        sync_reaches: control::mount_flags(&mount.point)? & MOUNT_SYNCS != 0,
+        sync_reaches: control::mount_flags(&mount.point).is_ok_and(|flags| flags & MOUNT_SYNCS != 0),
         size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         free_bytes: space.f_bfree.saturating_mul(space.f_frsize),
         available_bytes: space.f_bavail.saturating_mul(space.f_frsize),

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -65,8 +66,10 @@ pub fn umount_as(args: &Umount, how: Unmount) -> Result<()> {
     let (open, ending) = noted_if_slow(
         || waited_for(&mount, &images),
         || {
-            let ending = Ending::of(&mount.point);
-            let open = if stays.is_some() { Vec::new() } else { open_transactions(&mount) };
+            // One that hangs is not asked.
+            let asks = how != Unmount::Force;
+            let ending = if asks { Ending::of(&mount.point) } else { Ending::Unknown };
+            let open = if asks && stays.is_none() { open_transactions(&mount) } else { Vec::new() };
             unmount_point(&mount, how).map(|()| (open, ending))
         },
     )?;
@@ -173,7 +176,8 @@ fn with_fusermount(point: &Path, options: &[&str]) -> Result<()> {
 fn wait_for_images(mount: &Mount, images: &[PathBuf]) -> Result<()> {
     let start = Instant::now();
     for image in images {
-        let Ok(file) = File::open(image) else { continue };
+        // The path is in the table of mounts, where an ordinary user may have put any text.
+        let Some(file) = open_image(image) else { continue };
         let mut pause = Duration::from_millis(1);
         while is_locked(&file)
             .map_err(|e| Failure::system(format_args!("wait for {}", image.display()), e))?
@@ -188,6 +192,17 @@ fn wait_for_images(mount: &Mount, images: &[PathBuf]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Opens a file or a block device for its lock alone; `None` for all else. Waits for no FIFO.
+fn open_image(path: &Path) -> Option<File> {
+    let is_image = |about: fs::Metadata| about.file_type().is_file() || about.file_type().is_block_device();
+    if !fs::metadata(path).is_ok_and(is_image) {
+        return None;
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().is_ok_and(is_image).then_some(file)
 }
 
 /// Whether a process that writes the image has locked it.

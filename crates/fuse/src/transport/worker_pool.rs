@@ -179,7 +179,8 @@ impl<H: Handler> WorkerPool<H> {
     }
 
     /// Returns when the connection is closed and all threads have ended; or after the kernel's last
-    /// request, DESTROY, when no other request is left.
+    /// request, DESTROY, when no other request is served. A worker that has just read a FORGET is
+    /// not waited for; what it does comes after the close, which leaves nothing to change.
     pub fn wait(&self) {
         let mut workers = self.workers.lock();
         while *workers > 0 {
