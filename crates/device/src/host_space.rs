@@ -30,7 +30,7 @@ pub fn can_allocate(file: &File) -> bool {
 
 /// Whether an error means that the host is full.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The holes within a range, in rising order. A file system that does not know them
