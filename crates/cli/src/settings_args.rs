@@ -1,5 +1,6 @@
 //! The table of settings as long options, as help and as docs/SETTINGS.md.
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use xact::RetentionPolicy;
 use xact::settings::{Form, Id, Kind, Preset, SETTINGS, Scope, Setting, Value};
@@ -10,6 +11,8 @@ pub struct LongOptions {
     /// The values that are set or have a default; no value is the default.
     pub values: Vec<(Id, Option<Value>)>,
     pub snapshot_retain: RetentionPolicy,
+    /// Whether the command line has one of them.
+    pub any_given: bool,
 }
 
 /// A parsed value.
@@ -63,7 +66,12 @@ impl FromArgMatches for LongOptions {
             Some((setting.id, *value))
         });
         let retain = matches.get_one::<RetentionPolicy>(Id::SnapshotRetain.setting().name);
-        Ok(LongOptions { values: values.collect(), snapshot_retain: retain.copied().unwrap_or_default() })
+        let given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        Ok(LongOptions {
+            values: values.collect(),
+            snapshot_retain: retain.copied().unwrap_or_default(),
+            any_given: long_options().any(|(setting, _)| given(setting.name)),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -80,7 +80,7 @@ fn share_mount(plan: &Plan, args: &Mount) -> Result<bool> {
     let mounts = mounts::all()?;
     let is_it = |mount: &&mounts::Mount| mount.is_block() && mount.source == plan.image && !mount.is_view();
     let Some(first) = mounts.iter().find(is_it) else { return Ok(false) };
-    if !args.settings.values.is_empty() || !args.snapshot_of.is_empty() || args.log.is_some() {
+    if args.settings.any_given || !args.snapshot_of.is_empty() || args.log.is_some() {
         let text =
             format!("{} is mounted already, and a second mount shares its settings", plan.image.display());
         return Err(Failure::usage(text).hint("Leave out the long options. Options of -o may be repeated."));
@@ -217,8 +217,8 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
         ended.unguard();
         (log, ended)
     });
-    // After a close that failed, a thread of the engine may still write: then the end of this process
-    // releases the lock.
+    // After a close that failed, a thread of the engine may still write: then the end of this
+    // process releases the lock.
     if closed.is_ok()
         && let Err(e) = device.unlock()
     {

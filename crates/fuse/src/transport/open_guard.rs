@@ -23,6 +23,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::thread::{CapabilitySet, capabilities};
+
 /// How often the state of an opener is looked at, and the pause between: the question may come
 /// before the opener sleeps.
 const LOOKS: u32 = 100;
@@ -38,7 +40,10 @@ impl OpenGuard {
     ///
     /// Errors: no permission for fanotify, or to see the system calls of others.
     pub fn start(image: &File, path: &Path) -> io::Result<OpenGuard> {
-        fs::read_to_string("/proc/1/syscall")?;
+        if !capabilities(None)?.effective.contains(CapabilitySet::SYS_PTRACE) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        fs::read_to_string("/proc/self/syscall")?;
         let flags = libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC | libc::FAN_REPORT_TID;
         let event_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_LARGEFILE) as libc::c_uint;
         // SAFETY: no memory is passed; a descriptor that is returned is ours alone.
