@@ -74,6 +74,8 @@ class Work:
                 if error.errno in GONE:
                     raise
                 # Space was promised when the write was accepted.
+                if error.errno == errno.EIO and is_gone(self.mnt):
+                    raise
                 sys.exit(f"fsync of {name} after a write that succeeded: {error}")
         finally:
             os.close(fd)
@@ -155,8 +157,17 @@ def main():
     try:
         Work(*sys.argv[2:5], int(sys.argv[5])).run()
     except OSError as error:
-        if error.errno not in GONE:
+        if error.errno not in GONE and not (error.errno == errno.EIO and is_gone(sys.argv[2])):
             raise
+
+
+def is_gone(mnt):
+    """Whether the daemon has died: then the kernel answers a call that it was reading with EIO."""
+    try:
+        os.statvfs(mnt)
+    except OSError as error:
+        return error.errno in GONE
+    return False
 
 
 main()

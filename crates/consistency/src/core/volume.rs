@@ -1,9 +1,10 @@
 //! The volume as numbered blocks: bounds, counting, grouped flushes, and the first failure.
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use xact_device::{BlockDevice, CountingDevice, DeviceCounts, WriteHint};
@@ -16,6 +17,9 @@ use super::waits::{WaitRegistry, Waiting};
 
 /// Most blocks that one device write takes; bounds the memory for its list of buffers.
 const MAX_RUN_BLOCKS: usize = 4096;
+
+/// Minimum time between two messages about a full host.
+const HOST_FULL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(crate) struct Volume {
     device: CountingDevice,
@@ -31,6 +35,8 @@ pub(crate) struct Volume {
     flushes: FlushGate,
     /// The last attempt to take space on the host has failed.
     host_is_full: AtomicBool,
+    /// When the log last said so.
+    host_full_logged: Mutex<Option<Instant>>,
     /// The flush that covers all file data written so far.
     data_ticket: AtomicU64,
     /// The registry in which waits within handles are noted.
@@ -54,6 +60,7 @@ impl Volume {
             poison: Poison::default(),
             flushes: FlushGate::default(),
             host_is_full: AtomicBool::new(false),
+            host_full_logged: Mutex::default(),
             data_ticket: AtomicU64::new(0),
             waits: OnceLock::new(),
             superblock: SuperblockWatch::default(),
@@ -243,21 +250,23 @@ impl Volume {
         Ok(holes.into_iter().map(|hole| hole.start / size..hole.end.div_ceil(size)).collect())
     }
 
-    /// Takes space on the host for a range. `HostFull`; other failures poison, since they come from
-    /// an image that is not what it was.
+    /// Takes space on the host for a range. `HostFull`, also for want of memory (tmpfs). A failure
+    /// changes nothing and poisons nothing: the device checks the image again at the next write.
     pub fn allocate(&self, start: BlockNr, count: u64) -> Result<()> {
         self.poison.check()?;
         self.check_reach(start, count)?;
         let _waits = self.waits();
         match self.device.allocate(self.offset(start), count * self.block_size as u64) {
             Ok(()) => {
-                if self.host_is_full.swap(false, Relaxed) {
-                    tracing::info!("there is space again on the host file system of the image");
-                }
+                self.host_is_full.store(false, Relaxed);
                 Ok(())
             }
-            Err(e) if xact_device::is_full(&e) => {
-                if !self.host_is_full.swap(true, Relaxed) {
+            Err(e) if xact_device::is_full(&e) || e.kind() == ErrorKind::OutOfMemory => {
+                self.host_is_full.store(true, Relaxed);
+                // Near the end, large requests fail and small ones succeed.
+                let mut logged = self.host_full_logged.lock();
+                if logged.is_none_or(|at| at.elapsed() > HOST_FULL_LOG_INTERVAL) {
+                    *logged = Some(Instant::now());
                     tracing::warn!(
                         "the host file system of the image is full: calls that need more of it fail with \"no space\", \
                          until there is space again"
@@ -265,7 +274,7 @@ impl Volume {
                 }
                 Err(Error::HostFull)
             }
-            Err(e) => Err(self.fail("taking space on the host", e)),
+            Err(e) => Err(Error::io("taking space on the host", e)),
         }
     }
 

@@ -44,7 +44,6 @@ impl AllocatorCore {
 
     pub(super) fn give_back(&self, run: Run) {
         self.make_available(run);
-        self.counters.add(u64::from(run.len));
     }
 
     /// Makes a freed run available: its free is durable, and no view reads it.
@@ -58,7 +57,7 @@ impl AllocatorCore {
         for piece in self.pieces(run) {
             let group = self.group(piece.group);
             let mut state = group.state.lock();
-            self.count_freed(piece.group, &state, piece.index, piece.len);
+            let unbacked = self.count_freed(piece.group, &state, piece.index, piece.len);
             let map = self.block_map(piece.group, &mut state).expect("a map with pending bits stays loaded");
             assert!(map.bits.all_set(piece.index, piece.len), "blocks given back were taken or freed");
             map.bits.clear(piece.index, piece.len);
@@ -68,6 +67,7 @@ impl AllocatorCore {
             let before = map.bits.zeros_before(piece.index);
             let joined = before + map.bits.zeros_at(piece.index, u32::MAX);
             group.largest_run.fetch_max(joined, Relaxed);
+            self.counters.add_freed(piece.len.into(), unbacked.into());
         }
     }
 

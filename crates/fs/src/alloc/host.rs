@@ -142,7 +142,9 @@ impl AllocatorCore {
             let short = self.counters.short_of_backed(most, purpose);
             let is_full = short > 0 && self.back_more(short, &mut damage)?;
             match self.counters.reserve(least, most, purpose) {
-                Err(Error::HostFull) if !is_full => {}
+                // Blocks that become free are counted as without space a moment before they are
+                // counted as free.
+                Err(Error::HostFull) if !is_full || self.counters.short_of_backed(least, purpose) == 0 => {}
                 Err(Error::NoSpace) => return Err(damage.unwrap_or(Error::NoSpace)),
                 result => return result,
             }
@@ -158,7 +160,9 @@ impl AllocatorCore {
         let hand = BlockNr(self.host_hand.load(Relaxed).max(self.sb.first_data_block().into()));
         let home = self.sb.group_of(hand);
         let index = (hand.0 - self.sb.group_start(home).0) as u32;
-        for (nr, number) in self.groups_from(home).enumerate() {
+        // On a full host the other groups are still asked which of their free blocks have space.
+        let mut is_full = false;
+        'groups: for (nr, number) in self.groups_from(home).enumerate() {
             if self.counters.unbacked() <= target {
                 return Ok(false);
             }
@@ -175,8 +179,9 @@ impl AllocatorCore {
                 }
                 Err(error) => return Err(error),
             }
-            if !self.count_holes(number, &mut state)? {
-                return Ok(true);
+            is_full |= !self.count_holes(number, &mut state)?;
+            if is_full {
+                continue;
             }
             let len = self.sb.blocks_in_group(number);
             let start = if nr == 0 { index } else { 0 };
@@ -185,7 +190,10 @@ impl AllocatorCore {
                 while self.counters.unbacked() > target {
                     let Some(free) = self.next_unbacked(number, &mut state, at, end)? else { break };
                     match self.back_window(number, &mut state, free, free + 1) {
-                        Err(Error::HostFull) => return Ok(true),
+                        Err(Error::HostFull) => {
+                            is_full = true;
+                            continue 'groups;
+                        }
                         done => done?,
                     }
                     at = free + 1;
@@ -423,25 +431,23 @@ impl AllocatorCore {
         }
     }
 
-    /// Blocks of a group are about to become free: counts those without space on the host. To be
-    /// called before they are counted as free.
-    pub(super) fn count_freed(&self, number: GroupNr, state: &GroupMaps, index: u32, len: u32) {
+    /// Blocks of a group are about to become free: notes those without space on the host in the
+    /// group, and returns their number.
+    pub(super) fn count_freed(&self, number: GroupNr, state: &GroupMaps, index: u32, len: u32) -> u32 {
         if !self.is_sparse() {
-            return;
+            return 0;
         }
         let unbacked = match &state.host {
             GroupHost { counted: true, holes: Some(holes), .. } => holes.blocks(index, index + len),
             _ => len,
         };
-        if unbacked > 0 {
-            self.group(number).unbacked.fetch_add(unbacked, Relaxed);
-            self.counters.unback(unbacked.into());
-        }
+        self.group(number).unbacked.fetch_add(unbacked, Relaxed);
+        unbacked
     }
 
     /// How many of the free blocks of a run may lose their space on the host, since no reservation
     /// needs it: some of the first ones, with the number of those that have space. They count as
-    /// unbacked from then on, until [`Self::not_trimmed`].
+    /// unbacked from then on.
     pub(super) fn may_trim(&self, state: &GroupMaps, index: u32, len: u32) -> (u32, u32) {
         if !self.is_sparse() {
             return (len, 0);
@@ -467,10 +473,6 @@ impl AllocatorCore {
             self.group(number).unbacked.fetch_add(backed, Relaxed);
             self.add_holes(number, state, run.0, run.1);
         }
-    }
-
-    pub(super) fn not_trimmed(&self, backed: u32) {
-        self.counters.backed(backed.into());
     }
 
     /// A group's bitmap is damaged: nothing in it is free any more.

@@ -15,9 +15,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed, Ordering::SeqCs
 
 use xact_types::{Error, Result};
 
-/// Blocks for metadata that have space on the host while data gets some: deletes and splits work on
-/// a full host.
-const BACKED_EMERGENCY: i64 = 256;
+/// Blocks for metadata that keep their space on the host while data gets some: deletes, splits, and
+/// the extent nodes of accepted data work on a full host.
+const BACKED_EMERGENCY: i64 = 1024;
+/// As many of them a trim leaves alone.
+const KEPT_BY_TRIM: i64 = 256;
 
 /// The purpose of blocks, which decides the reserves that they may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,13 +140,14 @@ impl Counters {
     }
 
     /// Counts free blocks that are about to lose their space on the host; false, without a change,
-    /// if reservations may need it.
+    /// if reservations or metadata may need it.
     pub fn try_unback(&self, blocks: u64) -> bool {
         if blocks == 0 {
             return true;
         }
         self.unback(blocks);
-        let enough = self.unreserved.load(SeqCst) >= self.unbacked.load(SeqCst);
+        let backed = self.unreserved.load(SeqCst) - self.unbacked.load(SeqCst);
+        let enough = backed >= self.emergency.min(KEPT_BY_TRIM);
         if !enough {
             self.backed(blocks);
         }
@@ -175,9 +178,15 @@ impl Counters {
         self.pending.fetch_add(blocks, Relaxed);
     }
 
+    /// Counts blocks that became free, some of them without space on the host.
+    pub fn add_freed(&self, blocks: u64, unbacked: u64) {
+        // In this order: `unbacked` may be too high for a moment, never too low.
+        self.unback(unbacked);
+        self.unreserved.fetch_add(blocks as i64, SeqCst);
+    }
+
     pub fn end_pending(&self, blocks: u64) {
         self.pending.fetch_sub(blocks, Relaxed);
-        self.add(blocks);
     }
 
     pub fn pending(&self) -> u64 {

@@ -59,6 +59,8 @@ impl AllocatorCore {
             // A poisoned engine neither writes nor discards.
             Ok(()) | Err(Error::Poisoned(_)) => self.note_discarded(run),
             Err(error) => {
+                // A part may have been discarded.
+                self.note_discarded(run);
                 if self.discard.swap(false, Relaxed) {
                     tracing::warn!("freed blocks are no longer discarded: {error}");
                 }
@@ -85,19 +87,22 @@ impl AllocatorCore {
             };
             let Some(first) = map.bits.next_zero(at, end) else { break };
             let count = map.bits.zeros_at(first, end - first);
+            at = first + count;
             if u64::from(count) >= min_blocks {
                 // Accepted data may need the space on the host that a discard gives back.
                 let (part, backed) = self.may_trim(&state, first, count);
-                if part > 0
-                    && let Err(error) = self.engine.discard(start.offset(first.into()), part.into())
-                {
-                    self.not_trimmed(backed);
-                    return Err(error);
-                }
+                let done = match part {
+                    0 => Ok(()),
+                    part => self.engine.discard(start.offset(first.into()), part.into()),
+                };
+                // After an error a part may have been discarded.
                 self.trimmed(number, &mut state, (first, part), backed);
+                done?;
                 trimmed += u64::from(part);
+                if part > 0 {
+                    at = first + part;
+                }
             }
-            at = first + count;
         }
         Ok(trimmed)
     }

@@ -83,7 +83,15 @@ fn major_of(cookie: u64) -> u32 {
 impl Dir<'_> {
     /// The position of a name in this directory's listings, whether it exists or not.
     pub fn key(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<u64> {
-        Ok(key(&self.hasher(blocks)?, name))
+        Ok(key(&self.hasher_past_damage(blocks)?, name))
+    }
+
+    /// Without the root of its index, a directory has the volume's hash function.
+    fn hasher_past_damage(&self, blocks: &dyn DirBlocks) -> Result<DirHasher> {
+        match self.hasher(blocks) {
+            Err(Error::Corrupt(_)) if self.indexed => Ok(DirHasher::default_of(self.sb)),
+            hasher => hasher,
+        }
     }
 
     /// Lists the names from `cookie` on until `each` returns false; the entry for which it returned
@@ -129,12 +137,7 @@ impl Dir<'_> {
         damage: &mut Option<Error>,
         each: &mut dyn FnMut(ListItem<'_>) -> bool,
     ) -> Result<()> {
-        // Without the root of its index, a directory has the volume's hash function.
-        let hasher = match self.hasher(blocks) {
-            Err(Error::Corrupt(_)) if self.indexed => DirHasher::default_of(self.sb),
-            result => result?,
-        };
-        let mut batch = Batch::new(hasher, cookie);
+        let mut batch = Batch::new(self.hasher_past_damage(blocks)?, cookie);
         for at in 0..self.block_count(blocks)? {
             match self.gather_block(blocks, FileBlock(at), &mut batch) {
                 Err(Error::Corrupt(corruption)) => _ = damage.get_or_insert(Error::Corrupt(corruption)),

@@ -149,6 +149,13 @@ impl Mvcc {
         self.version_bytes() > self.limit_bytes
     }
 
+    /// Drops versions that the end of a view has left, because their inodes were in use.
+    pub fn prune_skipped(&self, inodes: &InodeCache) {
+        if self.skipped.swap(false, SeqCst) {
+            self.prune(inodes, Contended::Skip, None);
+        }
+    }
+
     /// Drops the versions that no open view reads. `closed`: only the view of that stamp was closed
     /// since the last call.
     fn prune(&self, inodes: &InodeCache, contended: Contended, closed: Option<Stamp>) {

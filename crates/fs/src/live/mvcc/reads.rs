@@ -129,7 +129,7 @@ impl ReadAsOf for LiveFs {
             past.sort_by_key(|item| item.next_cookie);
             let mut past = past.into_iter().peekable();
             let mut stopped = false;
-            self.list_entries(dir, state, cookie, &mut |item| {
+            let listed = self.list_entries(dir, state, cookie, &mut |item| {
                 while let Some(earlier) = past.next_if(|earlier| earlier.next_cookie <= item.next_cookie) {
                     if !each(earlier) {
                         stopped = true;
@@ -141,15 +141,16 @@ impl ReadAsOf for LiveFs {
                 }
                 stopped = !each(item);
                 !stopped
-            })?;
+            });
+            // Damage of the present folder, which ends the listing, hides no earlier names.
             if !stopped {
                 for item in past {
                     if !each(item) {
-                        break;
+                        return Ok(());
                     }
                 }
             }
-            Ok(())
+            listed
         })
     }
 

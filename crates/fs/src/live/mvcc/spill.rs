@@ -7,6 +7,10 @@
 //! not survive a crash, because views do not. No flush is needed: a block is read back only through
 //! the same device by the process that wrote it.
 //!
+//! That does not hold for a block that a snapshot still has: its new contents go to the pool, with a
+//! record of their own, and would take space there after their view has ended. So nothing is
+//! written while the volume has snapshots.
+//!
 //! Until a block is given back, its bit in memory is set: no caller takes it and no discard reaches
 //! it. It is given back under the lock of its inode, exclusively; a view reads it under that lock,
 //! shared. So no view reads a block that was handed out again.
@@ -48,7 +52,8 @@ impl LiveFs {
                 match self.spill_some(ino, &mut state) {
                     Ok(true) => {}
                     Ok(false) => break,
-                    // A full volume, or a device that fails: the oldest views expire instead.
+                    // A full volume: the oldest views expire instead. (After an error of the device
+                    // the volume is poisoned, as after any failed write.)
                     Err(_) => return,
                 }
             }
@@ -68,7 +73,9 @@ impl LiveFs {
         let (spilled, free) = (self.spilled_versions(), self.allocator.reservable(purpose));
         let most = (spilled + free) * u64::from(self.options.version_space_percent) / 100;
         let count = most.saturating_sub(spilled).min(blocks.len() as u64);
-        if count == 0 || self.engine.is_read_only() {
+        // While there are snapshots, a write into free space may go to the pool: see the head.
+        let has_snapshots = self.engine.snapshots().is_some_and(|all| !all.times().is_empty());
+        if count == 0 || has_snapshots || self.engine.is_read_only() {
             return Err(Error::NoSpace);
         }
         let mut reservation = self.allocator.reserve(count, purpose)?;

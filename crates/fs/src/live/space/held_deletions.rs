@@ -30,12 +30,14 @@ impl HeldDeletions {
     }
 
     /// Waits until `is_gone` holds for all inodes that were deleted a moment ago, or the moment is
-    /// over. Returns whether any of them went.
-    pub fn wait(&self, is_gone: impl Fn(Ino) -> bool) -> bool {
+    /// over. Returns whether any of them went. Inodes that are deleted during the wait do not make
+    /// it longer.
+    pub fn wait(&self, mut is_gone: impl FnMut(Ino) -> bool) -> bool {
+        let begun = Instant::now();
         let mut any = false;
         loop {
             let oldest = self.0.lock().front().copied();
-            let Some((ino, since)) = oldest else { return any };
+            let Some((ino, since)) = oldest.filter(|(_, since)| *since <= begun) else { return any };
             let gone = is_gone(ino);
             if gone || since.elapsed() > WAIT_MAX {
                 any |= gone;
@@ -68,5 +70,15 @@ mod tests {
         assert!(!held.wait(|_| false));
         assert!(start.elapsed() > WAIT_MAX);
         assert!(!held.wait(|_| panic!("it was waited for once")));
+        // Others delete during the wait.
+        held.add(Ino(15));
+        let mut asked = 0;
+        assert!(held.wait(|_| {
+            asked += 1;
+            std::thread::sleep(WAIT_STEP);
+            held.add(Ino(16));
+            true
+        }));
+        assert_eq!(asked, 1);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`LiveFs::make_space`] takes the next one of these steps, and then the caller tries again:
 //! 1. Wait for deletions under way, and make freed space available by a commit. This step is taken
-//!    again as long as it makes space that others take first.
+//!    again, for a while, if others take that space first.
 //! 2. Let open transactions give way, one at a time. Two things hold space: views of the past keep
 //!    deleted files and spilled versions, and transactions hold space of their own
 //!    ([`crate::live::space::tx_space`]). If the views hold more, the oldest views expire; else the
@@ -32,6 +32,9 @@ const REMOVALS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// has the answer to this caller's request.
 const COMMITS_WAIT_MAX: Duration = Duration::from_secs(1);
 const COMMITS_WAIT_STEP: Duration = Duration::from_millis(5);
+/// How long step 1 is taken again. Others who delete and write all the time must not keep a caller
+/// from the next steps.
+const RECLAIM_MAX: Duration = Duration::from_secs(2);
 /// Maximum total wait of one caller, approximately.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
@@ -62,14 +65,16 @@ impl LiveFs {
     /// Takes the next step after `NoSpace`. False when no step is left, or the caller has waited
     /// long enough.
     pub(in crate::live) fn make_space(&self, effort: &mut Effort, caller: SpaceCaller) -> Result<bool> {
-        if effort.since.get_or_insert_with(Instant::now).elapsed() > WAIT_MAX {
+        let elapsed = effort.since.get_or_insert_with(Instant::now).elapsed();
+        if elapsed > WAIT_MAX {
             return Ok(false);
         }
+        let reclaims_again = elapsed < RECLAIM_MAX;
         let round = self.space.rounds.load(SeqCst);
-        if !effort.reclaimed || self.more_was_freed(effort) {
+        if !effort.reclaimed || reclaims_again && self.more_was_freed(effort) {
             let released = self.space.held_deletions.wait(|ino| !self.is_deletion_pending(ino));
             let waited = self.wait_for_removals() || released;
-            effort.reclaimed = !waited;
+            effort.reclaimed = !(waited && reclaims_again);
             // Freed space becomes available with its commit, and reserved space when the dirty data
             // it is for is written.
             if waited
@@ -77,8 +82,10 @@ impl LiveFs {
                 || self.has_long_journal()
                 || self.engine.reserved_space() > 0
             {
+                let before = self.allocator.reclaimable();
                 self.reclaim()?;
-                effort.unavailable = self.allocator.reclaimable();
+                // What others free during the commit is available by the next one.
+                effort.unavailable = before.min(self.allocator.reclaimable());
                 return Ok(true);
             }
         }
@@ -103,7 +110,7 @@ impl LiveFs {
             effort.reclaimed &= self.space.transactions.any_pinned();
         }
         // Others may have deleted something since step 1, as the last one that holds space.
-        Ok(waits || self.more_was_freed(effort))
+        Ok(waits || reclaims_again && self.more_was_freed(effort))
     }
 
     /// Whether step 1 would make more available than it did for this caller.

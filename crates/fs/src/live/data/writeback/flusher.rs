@@ -47,6 +47,7 @@ impl LiveFs {
         let written = self.write_back_emptied().and_then(|()| self.write_back_all(before));
         let written = written.and_then(|()| self.restore_idle_journal());
         self.record_damage(None);
+        self.mvcc.prune_skipped(&self.inodes);
         if let Err(error) = written {
             // A write error has poisoned the engine. After a read error (an extent block that
             // cannot be read) the data stays in memory for the next round.
