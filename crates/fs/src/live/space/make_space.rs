@@ -32,8 +32,8 @@ const REMOVALS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// has the answer to this caller's request.
 const COMMITS_WAIT_MAX: Duration = Duration::from_secs(1);
 const COMMITS_WAIT_STEP: Duration = Duration::from_millis(5);
-/// How long step 1 is taken again. Others who delete and write all the time must not keep a caller
-/// from the next steps.
+/// How long step 1 is taken again. Programs that delete and write all the time must not keep a
+/// caller from the next steps.
 const RECLAIM_MAX: Duration = Duration::from_secs(2);
 /// Maximum total wait of one caller, approximately.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -84,7 +84,7 @@ impl LiveFs {
             {
                 let before = self.allocator.reclaimable();
                 self.reclaim()?;
-                // What others free during the commit is available by the next one.
+                // Space that is freed during the commit is available by the next one.
                 effort.unavailable = before.min(self.allocator.reclaimable());
                 return Ok(true);
             }
