@@ -56,6 +56,7 @@ impl AbsentPages {
             pages_of(offset, len).for_each(|page| _ = pages.remove(&page));
             if pages.is_empty() {
                 all.remove(&ino);
+                self.any.store(!all.is_empty(), Ordering::Release);
             }
         }
     }

@@ -27,8 +27,10 @@
 //! written, is locked until the answer. No process reads that page from the cache, so it need not
 //! be forgotten ([`AbsentPages`](crate::ioctl::absent_pages::AbsentPages)). It is always the last
 //! page of a request. If it is not known whether the kernel has it (it may have dropped it when
-//! memory was short), the worker tries to make the kernel forget it, and the reaper answers the
-//! write after [`LOCKED_WAIT`], which releases the lock.
+//! memory was short), the worker tries to make the kernel forget it. After [`LOCKED_WAIT`] the
+//! reaper answers `EINTR`: this releases the lock, and the kernel does not take the pages of a
+//! write that failed for valid. The caller writes again, as after any signal, and then the page is
+//! known to be absent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -248,24 +250,28 @@ impl Server {
         let is_locked = is_partial && self.sections.absent.has(ino, last / PAGE);
         // The last page is locked if the kernel does not have its contents.
         let end = if is_locked { last } else { end };
-        let may_wait = is_partial && !is_locked;
         let pending = Arc::new(Pending {
             channel: channel.clone(),
             unique: header.unique,
             len: len as u32,
-            until: Instant::now() + if may_wait { LOCKED_WAIT } else { LOOK },
+            until: Mutex::new(Instant::now() + LOOK),
             answered: AtomicBool::new(false),
         });
         *section.pending.lock() = Some(pending.clone());
-        if may_wait {
-            self.reaper.wake(self);
-        }
         if end > start {
             self.sections.absent.add(ino, start, end - start);
-            self.forget_range(ino, start, end - start);
+        }
+        let full_end = if is_partial { last } else { end };
+        if full_end > start {
+            self.forget_range(ino, start, full_end - start);
+        }
+        if is_partial && !is_locked {
+            *pending.until.lock() = Instant::now() + LOCKED_WAIT;
+            self.reaper.wake(self);
+            self.forget_range(ino, last, PAGE);
         }
         *section.pending.lock() = None;
-        pending.answer();
+        pending.answer(Ok(()));
         Ok(Outcome::Later)
     }
 
@@ -285,8 +291,13 @@ impl Server {
                 self.abort_section(ino, &section);
             }
             match section.pending.lock().clone() {
-                Some(pending) if pending.until <= now => pending.answer(),
-                Some(pending) => next = next.min(pending.until),
+                Some(pending) => {
+                    let until = *pending.until.lock();
+                    match until <= now {
+                        true => pending.answer(Err(Errno::EINTR)),
+                        false => next = next.min(until),
+                    }
+                }
                 None => {}
             }
         }

@@ -19,23 +19,26 @@ use crate::transport::channel::{Channel, log_refused};
 pub const SECTIONS_MAX: usize = 16;
 /// Open sections of one user, except for root and the mount's owner.
 pub const SECTIONS_OF_USER: usize = 4;
+
 /// A write that is answered when the kernel has forgotten its pages.
 pub struct Pending {
     pub channel: Arc<Channel>,
     pub unique: u64,
     pub len: u32,
     /// The time by which it is answered.
-    pub until: Instant,
+    pub until: Mutex<Instant>,
     pub answered: AtomicBool,
 }
 
 impl Pending {
     /// Answers it once, from the thread that comes first.
-    pub fn answer(&self) {
+    pub fn answer(&self, result: Result<(), Errno>) {
         if !self.answered.swap(true, Ordering::AcqRel) {
             let mut reply = Reply::new();
-            reply.put(&WriteOut { size: self.len, padding: 0 });
-            log_refused(self.channel.reply(reply.finish(self.unique, Ok(()))));
+            if result.is_ok() {
+                reply.put(&WriteOut { size: self.len, padding: 0 });
+            }
+            log_refused(self.channel.reply(reply.finish(self.unique, result)));
         }
     }
 }
