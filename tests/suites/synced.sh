@@ -38,6 +38,7 @@ names_are_durable() { # DIR
     mkfifo "$dir/fifo"
     after_crash test -p "$there/fifo"
     mv "$dir/moved" "$dir/folder/moved"
+    after_crash test -f "$there/folder/moved"
     after_crash is_not -e "$there/moved"
     rm "$dir/link"
     after_crash is_not -e "$there/link"
@@ -45,6 +46,7 @@ names_are_durable() { # DIR
     rmdir "$dir/folder"
     after_crash is_not -e "$there/folder"
 }
+size_is() { equal "size of $1 after a crash" "$2" "$(stat -c %s "$1")"; }
 holds() { equal "contents after a crash" "$2" "$(head -c "${#2}" "$1")"; }
 
 test_options() {
@@ -64,7 +66,9 @@ test_options() {
     printf SECOND 1<>mnt/file
     after_crash holds crash/file SECOND
     truncate -s 3 mnt/file
-    after_crash test "$(stat -c %s mnt/file)" = 3
+    after_crash size_is crash/file 3
+    truncate -s 5000 mnt/file
+    after_crash size_is crash/file 5000
     unmounted mnt
 }
 

@@ -20,9 +20,9 @@ use xact_fs::FileKind;
 use xact_types::Ino;
 
 use crate::diff::Side;
-use crate::diff::by_path::NameAt;
+use crate::diff::by_path::{NameAt, own_change};
 use crate::diff::places::Places;
-use crate::overlay::Overlay;
+use crate::overlay::{Node, Overlay};
 use crate::validation::paths::Paths;
 
 /// Items whose changes by others do not matter for a partial commit.
@@ -37,7 +37,9 @@ impl LeftOut {
     /// which a change was refused with a conflict.
     pub fn of(part: &Overlay, whole: &Overlay, met: &Paths, refused: Option<Ino>) -> LeftOut {
         let needed = needed(part, whole, met);
-        let changed = whole.nodes.iter().filter(|(_, node)| !node.born && node.is_changed());
+        // A folder in which names were made and removed again has no change that could be dropped.
+        let is_changed = |node: &Node| own_change(node).is_some() || node.changes_structure();
+        let changed = whole.nodes.iter().filter(|(_, node)| !node.born && is_changed(node));
         let changed = changed.map(|(ino, _)| *ino).chain(refused);
         let inodes: BTreeSet<Ino> = changed.filter(|ino| !needed.contains(ino)).collect();
         let mut names = BTreeSet::new();

@@ -59,14 +59,16 @@ impl Pins {
     }
 
     /// Pins the conflicts that a partial commit has met in a view. Items that are pinned already
-    /// keep their older view.
-    pub fn add(&mut self, met: Met, stamp: Stamp) {
+    /// keep their older view. Returns whether any is pinned in this one.
+    pub fn add(&mut self, met: Met, stamp: Stamp) -> bool {
+        let before = self.inodes.len() + self.names.len();
         for (ino, conflict) in met.inodes {
             self.inodes.entry(ino).or_insert(Pin { stamp, conflict });
         }
         for (at, conflict) in met.names {
             self.names.entry(at).or_insert(Pin { stamp, conflict });
         }
+        self.inodes.len() + self.names.len() > before
     }
 
     pub fn remove(&mut self, ino: Ino) {

@@ -23,7 +23,7 @@ pub(crate) enum Purpose {
 #[derive(Debug, Default)]
 pub(crate) struct Selection {
     pub(super) names: BTreeSet<NameAt>,
-    pub(super) inodes: BTreeSet<Ino>,
+    pub(crate) inodes: BTreeSet<Ino>,
 }
 
 impl Selection {

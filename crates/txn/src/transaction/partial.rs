@@ -60,7 +60,7 @@ impl<B: VersionedFs> Transaction<B> {
         let left_conflict = met.first();
         // Some were only listed. They are checked from now on.
         met.names.keys().for_each(|(dir, name)| reads.name(*dir, name));
-        inner.pins.add(met, inner.stamp);
+        let keeps_view = inner.pins.add(met, inner.stamp);
         let pins = &inner.pins;
         let at = |ino: Ino| pins.stamp_of(ino).unwrap_or(stamp);
         let attr = |ino: Ino| part.still_has(self.base.attr_at(ino, at(ino))?);
@@ -76,7 +76,7 @@ impl<B: VersionedFs> Transaction<B> {
         inner.overlay.recount();
         let before = inner.hold.replace(hold).expect("an active transaction has a view");
         inner.stamp = stamp;
-        if left_conflict.is_some() {
+        if keeps_view {
             inner.older.push(before);
         } else {
             drop(before);
@@ -111,7 +111,7 @@ impl<B: VersionedFs> Transaction<B> {
         // It is dropped with its path, or with all changes of the file.
         let refused = refused.filter(|ino| {
             selected.selects(refused_path.as_deref().unwrap_or_default(), paths)
-                || inner.overlay.nodes.contains_key(ino)
+                || selected.inodes.contains(ino)
         });
         let dropped = LeftOut::of(&rest, &inner.overlay, &reads.paths, refused);
         let before = (reads.clone(), inner.pins.clone(), std::mem::replace(&mut inner.overlay, rest));

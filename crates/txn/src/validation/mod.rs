@@ -77,7 +77,8 @@ impl Commit<'_> {
 
     /// Validates that others have not changed a name.
     fn validate_name<T: CommitOps>(&self, tree: &mut T, dir: Ino, name: &[u8]) -> Result<()> {
-        let known = self.pins.check_name(dir, name).and_then(|()| self.check_known(dir));
+        self.unless_left_out(dir, self.check_known(dir))?;
+        let known = self.pins.check_name(dir, name);
         let checked = match known.and_then(|()| self.name_changed(tree, dir, name)) {
             Ok(None) => Ok(()),
             Ok(Some(by)) => self.conflict_name(dir, name, by),
@@ -207,7 +208,7 @@ impl Commit<'_> {
     fn kernel_stat_only(&self, ino: Ino) -> bool {
         let writes =
             |node: &Node| node.origin.kind == FileKind::Regular && node.file.is_changed(node.origin.size);
-        self.mounted && self.overlay.nodes.get(&ino).is_some_and(writes)
+        self.mounted && self.whole.nodes.get(&ino).is_some_and(writes)
     }
 
     fn validate_reads<T: CommitOps>(&self, tree: &mut T) -> Result<()> {

@@ -7,7 +7,7 @@
 //! not survive a crash, because views do not. No flush is needed: a block is read back only through
 //! the same device by the process that wrote it.
 //!
-//! That does not hold for a block that a snapshot still has: its new contents go to the pool, with a
+//! That does not hold for a block that a snapshot still has: its new contents go to the pool with a
 //! record of their own, and would take space there after their view has ended. So nothing is
 //! written while the volume has snapshots.
 //!
