@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use xact::check::check;
 use xact::mkfs::{MkfsOptions, mkfs, mkfs_generations};
-use xact::{BlockDevice, Error, MemoryDevice, PathExt, TxOptions, Volume, VolumeOptions};
+use xact::{BlockDevice, Error, MemoryDevice, OpenOptions, PathExt, TxOptions, Volume, VolumeOptions};
 
 const PAGE: u64 = 4096;
 const SIZE: u64 = 96 << 20;
@@ -36,6 +36,17 @@ fn pages(offset: u64, len: u64) -> Range<usize> {
 impl Sparse {
     fn used(&self) -> usize {
         self.host.lock().unwrap().backed.iter().filter(|backed| **backed).count()
+    }
+
+    /// The image is replaced by a copy in which each page of zeros is a hole (`cp --sparse`).
+    fn becomes_a_copy(&self) {
+        let mut page = [0; PAGE as usize];
+        let mut host = self.host.lock().unwrap();
+        for number in 0..host.backed.len() {
+            self.inner.read_at(&mut page, number as u64 * PAGE).unwrap();
+            let is_hole = page.iter().all(|byte| *byte == 0);
+            (host.backed[number], host.written[number]) = (!is_hole, !is_hole);
+        }
     }
 }
 
@@ -179,8 +190,11 @@ fn work(device: &Arc<Sparse>, discard: bool, random: &mut Random, steps: u64) ->
                 }
                 continue;
             }
-            _ if step % 40 == 0 => {
+            _ if step % 5 == 0 => {
                 volume.close().expect("accepted changes have space");
+                if random.below(2) == 0 {
+                    device.becomes_a_copy();
+                }
                 device.host.lock().unwrap().left += 4096;
                 volume = Volume::open(device.clone(), &options()).unwrap();
                 continue;
@@ -265,4 +279,39 @@ fn a_mount_needs_space_for_its_log() {
         device.host.lock().unwrap().left = 10_000;
         Volume::open(device, &VolumeOptions::default()).unwrap().close().unwrap();
     }
+}
+
+/// Metadata in the pool whose home is a hole stays there while the host is full.
+#[test]
+fn metadata_is_not_written_home_into_holes() {
+    let device = device(1024, true);
+    let volume = Volume::open(device.clone(), &VolumeOptions::default()).unwrap();
+    for number in 0..6000 {
+        let folder = format!("/d{}", number % 50);
+        volume.create_dir_all(&folder).unwrap();
+        volume.write(format!("{folder}/{number}"), b"").unwrap();
+        if number % 500 == 0 {
+            volume.sync().unwrap();
+        }
+    }
+    volume.close().unwrap();
+    device.becomes_a_copy();
+    let volume = Volume::open(device.clone(), &VolumeOptions::default()).unwrap();
+    device.host.lock().unwrap().left = 0;
+    for round in 0..6 {
+        for number in 0..6000 {
+            let path = format!("/d{}/{number}", number % 50);
+            OpenOptions::new()
+                .write(true)
+                .open(&*volume, &path)
+                .unwrap()
+                .set_permissions(0o600 + round)
+                .unwrap();
+        }
+        volume.sync().unwrap();
+    }
+    volume.close().unwrap();
+    assert_eq!(device.host.lock().unwrap().unbacked_write, None);
+    let report = check(device.clone(), &mut |_, _| ()).unwrap();
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
 }

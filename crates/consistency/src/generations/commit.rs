@@ -259,7 +259,9 @@ impl Generations {
             let home = match contents.data {
                 true => self.core.faults.has(Fault::OverwriteSnapshotData) || refs.home_is_free(block)?,
                 false => {
-                    writes_home && (anyway || self.homes.is_free(&self.reader, &state.map, &refs, block)?)
+                    writes_home
+                        && (anyway || self.homes.is_free(&self.reader, &state.map, &refs, block)?)
+                        && self.home_has_space(block)?
                 }
             };
             let contents = &contents.contents;

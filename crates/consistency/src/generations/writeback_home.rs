@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use xact_layout::generations::Pointer;
 use xact_layout::superblock::Superblock;
-use xact_types::{BlockNr, GroupNr, Result};
+use xact_types::{BlockNr, Error, GroupNr, Result};
 
 use super::map::{Map, MapReader};
 use super::pool::Pool;
@@ -79,6 +79,7 @@ impl Generations {
                 if unchanged
                     && found.len() < count
                     && self.homes.is_free(&self.reader, &state.map, &refs, block)?
+                    && self.home_has_space(block)?
                 {
                     found.push((block, pointer));
                 }
@@ -93,6 +94,14 @@ impl Generations {
             }
         }
         Ok(found)
+    }
+
+    /// Takes space on the host for a home. In a copy of a sparse image, a home of zeros is a hole.
+    pub(super) fn home_has_space(&self, block: BlockNr) -> Result<bool> {
+        match self.core.volume.fill_holes(std::iter::once(block.0..block.0 + 1)) {
+            Err(Error::HostFull) => Ok(false),
+            done => done.map(|()| true),
+        }
     }
 }
 
