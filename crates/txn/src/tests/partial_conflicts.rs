@@ -114,6 +114,15 @@ fn the_other_changes_can_be_committed() {
             let left = commit_only(&tx, "e/other").unwrap_or_else(|e| panic!("{inside:?}: {e}"));
             conflict(left.map_or(Ok(()), Err), path);
             assert_eq!(contents(&*base, "e/other"), "mine");
+            let mut listed = Vec::new();
+            let d = tx.lookup(Ino::ROOT, b"d").unwrap().ino;
+            tx.read_dir(d, 0, &mut |item| {
+                listed.push(item.name.to_vec());
+                true
+            })
+            .unwrap();
+            listed.sort();
+            assert!(listed.windows(2).all(|pair| pair[0] != pair[1]), "{inside:?}: listed twice: {listed:?}");
             // The rest stays a conflict with what others have done, whatever is committed next.
             conflict(tx.try_commit(Durability::Durable, &mut ()), path);
             if path != "/d/link" {

@@ -363,10 +363,12 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
                         return true;
                     }
                     let changed = node.and_then(|node| node.names.get(item.name));
-                    let item = match changed.map(|change| change.now) {
+                    let item = match changed.map(|change| (change.now, change.base)) {
                         None => item,
-                        Some(None) => return true,
-                        Some(Some(now)) => DirItem { ino: now.ino, kind: now.kind, ..item },
+                        // An added name that others have made too, since the view of its pin: it
+                        // follows below.
+                        Some((None, _) | (_, None)) => return true,
+                        Some((Some(now), _)) => DirItem { ino: now.ino, kind: now.kind, ..item },
                     };
                     let (name, ino) = (item.name.to_vec(), item.ino);
                     stopped = !each(item);
