@@ -1,8 +1,8 @@
 //! The items that a partial commit leaves out of its validation.
 //!
 //! The caller has chosen some of the transaction's changes. What was read of the files and folders
-//! whose changes were not chosen does not count for them: a program reads a file mostly to change it, and
-//! the choice says that the rest does not depend on it. All else counts:
+//! whose changes were not chosen does not count for them: a program reads a file mostly to change
+//! it, and the choice says that the rest does not depend on it. All else counts:
 //! 1. what the chosen changes write, and what was read of the inodes that they concern;
 //! 2. the folders and names on the paths to these, by their old and their new places, with all that
 //!    was read of these folders (new folders, renames, and the basis of permissions);
