@@ -201,11 +201,12 @@ test_a_mounted_device_may_be_mounted_again() {
     device=$(losetup -f --show disk.img)
     mounted "$device" mnt
     mkdir other
-    exits 0 'shares the volume' -- "$XACT" mount "$device" other
+    exits 0 'shares the volume and the log mounted at' -- "$XACT" mount "$device" other --log other.log
     echo x >mnt/file
     equal content x "$(cat other/file)"
     mkdir third
     exits 64 'option ro cannot be changed' -- "$XACT" mount -o ro "$device" third
+    exits 64 'a second mount shares its settings' -- "$XACT" mount --cache-size 64M "$device" third
     exits 69 'mounted at|attached to' -- "$XACT" mount disk.img third
     exits 32 -- mount -t ext4 "$device" third
     exits 0 'still mounted at .*/other' -- "$XACT" umount mnt

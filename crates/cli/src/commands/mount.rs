@@ -80,7 +80,7 @@ fn share_mount(plan: &Plan, args: &Mount) -> Result<bool> {
     let mounts = mounts::all()?;
     let is_it = |mount: &&mounts::Mount| mount.is_block() && mount.source == plan.image && !mount.is_view();
     let Some(first) = mounts.iter().find(is_it) else { return Ok(false) };
-    if args.settings.any_given || !args.snapshot_of.is_empty() || args.log.is_some() {
+    if args.settings.any_given || !args.snapshot_of.is_empty() {
         let text =
             format!("{} is mounted already, and a second mount shares its settings", plan.image.display());
         return Err(Failure::usage(text).hint("Leave out the long options. Options of -o may be repeated."));
@@ -92,10 +92,9 @@ fn share_mount(plan: &Plan, args: &Mount) -> Result<bool> {
         let _ = rustix::mount::unmount(&plan.mount_point, rustix::mount::UnmountFlags::DETACH);
         return Ok(false);
     }
-    output::note(
-        NAME,
-        &format!("{} shares the volume mounted at {}", plan.mount_point.display(), first.point.display()),
-    );
+    let what = if args.log.is_some() { "the volume and the log" } else { "the volume" };
+    let (point, first) = (plan.mount_point.display(), first.point.display());
+    output::note(NAME, &format!("{point} shares {what} mounted at {first}"));
     Ok(true)
 }
 
