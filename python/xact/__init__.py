@@ -121,7 +121,7 @@ class _SnapshotInfo(ctypes.Structure):
 @functools.lru_cache(maxsize=None)
 def _library() -> Any:
     """The functions of libxact, loaded at the first call."""
-    name = os.environ.get("LIBXACT", "libxact.so.0")
+    name = os.environ.get("LIBXACT") or "libxact.so.0"
     try:
         library = ctypes.CDLL(name, use_errno=True)
     except OSError as error:

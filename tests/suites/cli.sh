@@ -12,7 +12,9 @@ test_help_and_version() {
 
 test_wrong_calls_are_usage_errors() {
     exits 64 -- "$XACT"
-    exits 64 'unrecognized subcommand' -- "$XACT" mont
+    exits 64 '^xact: error: unrecognized subcommand' -- "$XACT" mont
+    exits 64 'to mount a volume: xact mount IMAGE FOLDER' -- "$XACT" mnt disk.img mnt
+    exits 64 '^xact tx diff: error: the following required arguments' -- "$XACT" tx diff
     exits 64 'unexpected argument' -- "$XACT" info --no-such-option x
     exits 64 'required' -- "$XACT" info
     exits 64 "invalid number 'x'" -- "$XACT" run --retry x -- true

@@ -169,6 +169,17 @@ test_remount() {
     sound disk.img
 }
 
+test_a_folder_with_contents_is_hidden() {
+    volume disk.img
+    mkdir -p mnt/below
+    exits 0 'mnt is not empty: what it contains is hidden until the unmount' -- "$XACT" mount disk.img mnt
+    unmounted mnt
+    rmdir mnt/below
+    "$XACT" mount disk.img mnt 2>said
+    lacks said 'not empty'
+    unmounted mnt
+}
+
 test_the_loop_device_goes_with_the_mount() {
     volume disk.img
     in_foreground disk.img mnt

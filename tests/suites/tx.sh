@@ -496,6 +496,19 @@ test_ask() {
     equal content y "$(cat mnt/asked)"
     exits 64 'cannot ask on the terminal' -- setsid "$XACT" run --at mnt --ask -- touch mnt/no
     [[ ! -e mnt/no ]]
+    # A signal is no answer, and ends the wait.
+    local signal job
+    for signal in INT TERM HUP; do
+        sleep 60 | script -qec "'$XACT' run --at mnt --ask --status-file $WORK/asked-$signal -- touch mnt/no" /dev/null \
+            >said &
+        job=$!
+        wait_until "the question" grep -q 'Commit?' said
+        pkill "-$signal" -f "^$XACT run --at mnt --ask --status-file $WORK/asked-$signal"
+        wait_until "the end" grep -q 'nothing was changed' said
+        kill "$job" 2>/dev/null || true
+        equal outcome aborted "$(jq -r .outcome "asked-$signal")"
+        [[ ! -e mnt/no ]]
+    done
     afterwards
 }
 

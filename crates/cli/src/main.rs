@@ -20,6 +20,7 @@ mod remount;
 mod run;
 mod settings_args;
 mod tx;
+mod usage;
 mod values;
 
 use std::process::ExitCode;
@@ -38,11 +39,20 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // If this cannot be printed, nothing can.
-            let _ = error.print();
             return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-                _ => ExitCode::from(Exit::Usage as u8),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                    // If this cannot be printed, nothing can.
+                    let _ = error.print();
+                    ExitCode::SUCCESS
+                }
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                    let _ = error.print();
+                    ExitCode::from(Exit::Usage as u8)
+                }
+                _ => {
+                    usage::print(&error);
+                    ExitCode::from(Exit::Usage as u8)
+                }
             };
         }
     };

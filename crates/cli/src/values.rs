@@ -31,14 +31,14 @@ pub fn parse_timeout(text: &str) -> Result<u32, String> {
     u32::try_from(seconds).map_err(|_| format!("invalid duration '{text}': too long"))
 }
 
-/// A span of time for people, by its largest unit: `12 h`.
+/// A span of time for people, rounded to its largest unit: `12 h`.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86400),
+        120..7200 => format!("{} min", (seconds + 30) / 60),
+        7200..172_800 => format!("{} h", (seconds + 1800) / 3600),
+        _ => format!("{} days", (seconds + 43_200) / 86_400),
     }
 }
 

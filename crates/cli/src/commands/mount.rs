@@ -39,8 +39,13 @@ struct Plan {
 
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
+    let hides = std::fs::read_dir(&plan.mount_point).is_ok_and(|mut names| names.next().is_some());
     if share_mount(&plan, args)? {
         return Ok(());
+    }
+    if hides {
+        let point = plan.mount_point.display();
+        output::note(NAME, &format!("{point} is not empty: what it contains is hidden until the unmount"));
     }
     if args.foreground {
         let log = log::prepare(&plan.log, &plan.mount_point, &plan.image)?;
