@@ -496,7 +496,7 @@ test_ask() {
     equal content y "$(cat mnt/asked)"
     exits 64 'cannot ask on the terminal' -- setsid "$XACT" run --at mnt --ask -- touch mnt/no
     [[ ! -e mnt/no ]]
-    # A signal is no answer, and ends the wait.
+    # A signal ends the wait, and aborts.
     local signal job
     for signal in INT TERM HUP; do
         sleep 60 | script -qec "'$XACT' run --at mnt --ask --status-file $WORK/asked-$signal -- touch mnt/no" /dev/null \

@@ -1,5 +1,5 @@
-//! Wrong arguments: the parser's message, with the subcommand in front as in all other messages, and
-//! a hint at the command that does what an unknown one means elsewhere.
+//! Wrong arguments: the message of the parser, with the subcommand in front as in all others, and a
+//! hint at the command that does what an unknown one means elsewhere.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
