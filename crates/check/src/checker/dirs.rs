@@ -44,10 +44,34 @@ struct Reading {
 }
 
 /// The hashes that a leaf may have, both ends included.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Bounds {
     low: u32,
     high: u32,
+}
+
+impl Bounds {
+    const ALL: Bounds = Bounds { low: 0, high: u32::MAX };
+
+    /// The bounds of one branch within those of its index block. `own`: the hash with which it
+    /// begins, which the first branch does not store; `next`: that of the next branch.
+    fn of_branch(self, own: Option<u32>, next: Option<u32>) -> Bounds {
+        // The lowest bit says that the branch continues with the last hash of the one before.
+        let high = next.map_or(self.high, |next| match next & 1 {
+            0 => next.saturating_sub(1),
+            _ => next & !1,
+        });
+        Bounds { low: own.map_or(self.low, |own| own & !1), high }
+    }
+
+    /// Whether a branch with these bounds may be in an index block with the bounds `outer`.
+    fn fit_in(self, outer: Bounds) -> bool {
+        self.low >= outer.low && self.low <= outer.high && self.low <= self.high
+    }
+
+    fn contain(self, hash: u32) -> bool {
+        (self.low..=self.high).contains(&hash)
+    }
 }
 
 impl Checker<'_> {
@@ -112,8 +136,7 @@ impl Checker<'_> {
         for item in reading.format.entries(&bytes, from, site) {
             let Some((_, entry)) = self.report.note(item)? else { break };
             if let Some((bounds, hasher)) = bounds {
-                let hash = hasher.hash(entry.name).major;
-                if hash < bounds.low || hash > bounds.high {
+                if !bounds.contain(hasher.hash(entry.name).major) {
                     self.report
                         .problem(site, "a name is in a leaf of the index where its hash does not belong");
                 }
@@ -173,9 +196,8 @@ impl Checker<'_> {
         let hasher = DirHasher::new(&self.volume.sb, info.hash_version);
         let mut reached = vec![false; directory.mapped.end as usize];
         reached[0] = true;
-        let all = Bounds { low: 0, high: u32::MAX };
         let mut walk = IndexWalk { directory, reading, hasher: &hasher, reached: &mut reached };
-        self.walk_index(&mut walk, &index, &bytes, block, u32::from(info.levels), all)?;
+        self.walk_index(&mut walk, &index, &bytes, block, u32::from(info.levels), Bounds::ALL)?;
         if let Some(at) = reached.iter().position(|reached| !reached) {
             let what = format!("file block {at} is not in its hash index");
             self.report.problem(Site::Inode(directory.ino), what);
@@ -193,16 +215,10 @@ impl Checker<'_> {
         bounds: Bounds,
     ) -> Result<()> {
         for at in 0..index.count() {
-            let low = if at == 0 { bounds.low } else { index.hash(bytes, at) & !1 };
-            let high = match at + 1 < index.count() {
-                // The lowest bit says that the next leaf continues with this hash.
-                true => {
-                    let next = index.hash(bytes, at + 1);
-                    if next & 1 != 0 { next & !1 } else { next.saturating_sub(1) }
-                }
-                false => bounds.high,
-            };
-            if low < bounds.low || low > bounds.high || low > high {
+            let own = (at > 0).then(|| index.hash(bytes, at));
+            let next = (at + 1 < index.count()).then(|| index.hash(bytes, at + 1));
+            let inner = bounds.of_branch(own, next);
+            if !inner.fit_in(bounds) {
                 self.report.problem(Site::Block(block), "hash index is out of order");
             }
             let child = index.block(bytes, at).0;
@@ -217,15 +233,14 @@ impl Checker<'_> {
                     continue;
                 }
             }
-            let bounds = Bounds { low, high };
             if levels == 0 {
-                self.check_leaf(walk.directory, walk.reading, child, Some((bounds, walk.hasher)))?;
+                self.check_leaf(walk.directory, walk.reading, child, Some((inner, walk.hasher)))?;
                 continue;
             }
             let Some((child_block, child_bytes)) = self.dir_block(walk.directory, child)? else { continue };
             let node = Index::node(&walk.reading.format, &child_bytes, Site::Block(child_block));
             if let Some(node) = self.report.note(node)? {
-                self.walk_index(walk, &node, &child_bytes, child_block, levels - 1, bounds)?;
+                self.walk_index(walk, &node, &child_bytes, child_block, levels - 1, inner)?;
             }
         }
         Ok(())
@@ -282,4 +297,91 @@ fn inline_rest(inode: &Inode) -> Option<Vec<u8>> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The hashes of names have 0 in the lowest bit.
+    const HASHES: [u32; 5] = [0, 2, 4, 6, u32::MAX - 1];
+
+    /// Ways to divide sorted hashes among four leaves of one or two names each.
+    fn leaves(so_far: &mut Vec<Vec<u32>>, each: &mut dyn FnMut(&[Vec<u32>])) {
+        if so_far.len() == 4 {
+            return each(so_far);
+        }
+        let from = so_far.last().map_or(0, |leaf| leaf[leaf.len() - 1]);
+        for first in HASHES.into_iter().filter(|hash| *hash >= from) {
+            for second in HASHES.into_iter().filter(|hash| *hash >= first) {
+                so_far.push(vec![first, second]);
+                leaves(so_far, each);
+                so_far.pop();
+            }
+        }
+    }
+
+    /// The bounds of four branches in two nodes, the second of which begins with branch `second`.
+    /// `None`: the index is out of order.
+    fn bounds_of(branches: &[u32], second: usize) -> Option<Vec<Bounds>> {
+        let mut all = Vec::new();
+        for (node, part) in [&branches[..second], &branches[second..]].into_iter().enumerate() {
+            let border = branches[second];
+            let outer = match node {
+                0 => Bounds::ALL.of_branch(None, Some(border)),
+                _ => Bounds::ALL.of_branch(Some(border), None),
+            };
+            let mut sound = outer.fit_in(Bounds::ALL);
+            for at in 0..part.len() {
+                let own = (at > 0).then(|| part[at]);
+                let inner = outer.of_branch(own, part.get(at + 1).copied());
+                sound &= inner.fit_in(outer);
+                all.push(inner);
+            }
+            if !sound {
+                return None;
+            }
+        }
+        Some(all)
+    }
+
+    /// Every way to divide names is accepted, wherever a node ends and whichever leaves share a
+    /// hash. A leaf takes exactly the hashes between its first one and that of the next leaf, and
+    /// this one too if the next leaf continues with it.
+    #[test]
+    fn a_leaf_takes_the_hashes_up_to_the_next_leaf() {
+        let mut ways = 0;
+        leaves(&mut Vec::new(), &mut |leaves| {
+            let continues = |at: usize| at > 0 && leaves[at - 1][1] == leaves[at][0];
+            let branches: Vec<u32> =
+                (0..leaves.len()).map(|at| leaves[at][0] | u32::from(continues(at))).collect();
+            for second in 1..leaves.len() {
+                let all = bounds_of(&branches, second);
+                let all = all.unwrap_or_else(|| panic!("{leaves:?}, node from {second}: out of order"));
+                for (at, bounds) in all.iter().enumerate() {
+                    for hash in HASHES {
+                        let begins = at == 0 || hash >= leaves[at][0];
+                        let ends = leaves
+                            .get(at + 1)
+                            .is_none_or(|next| hash < next[0] || hash == next[0] && continues(at + 1));
+                        let what = format!("{leaves:?}, node from {second}, leaf {at}, hash {hash}");
+                        assert_eq!(bounds.contain(hash), begins && ends, "{what}");
+                    }
+                }
+                ways += 1;
+            }
+        });
+        assert!(ways > 1000, "{ways}");
+    }
+
+    #[test]
+    fn falling_branches_are_out_of_order() {
+        for at in 1..3 {
+            for second in 1..4 {
+                let mut branches = [0, 2, 4, 6];
+                branches.swap(at, at + 1);
+                assert!(bounds_of(&branches, second).is_none(), "{branches:?}, node from {second}");
+            }
+        }
+    }
 }
