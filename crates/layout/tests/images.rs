@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use xact_layout::feature::{compat, ro_compat};
+use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
 use xact_layout::inode::{Inode, flag, inode_seed};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
@@ -54,6 +54,16 @@ impl Image {
         Image { _dir: dir, path, bytes, sb }
     }
 
+    /// After `tune2fs -U random`.
+    fn with_another_uuid(self) -> Image {
+        let path = self.path.to_str().unwrap();
+        tool("tune2fs", &["-U", "random", path]);
+        let bytes = std::fs::read(&self.path).unwrap();
+        let sb = superblock_at(&bytes, SUPERBLOCK_OFFSET).unwrap();
+        assert_ne!(sb.uuid(), self.sb.uuid());
+        Image { bytes, sb, ..self }
+    }
+
     fn block(&self, block: BlockNr) -> &[u8] {
         let size = self.sb.block_size() as usize;
         &self.bytes[block.0 as usize * size..][..size]
@@ -95,8 +105,15 @@ const OPTIONS: &[&[&str]] = &[
     &["-b", "1024", "-g", "2048", "-O", "^sparse_super,^resize_inode"],
 ];
 
+/// One volume of each kind, and each one with a stored seed also after a change of its UUID: then
+/// the seed no longer follows from the UUID.
 fn images() -> impl Iterator<Item = Image> {
-    OPTIONS.iter().map(|options| Image::new(24, options))
+    OPTIONS.iter().flat_map(|options| {
+        let image = Image::new(24, options);
+        let stored = image.sb.has_incompat(incompat::CSUM_SEED);
+        let renamed = stored.then(|| Image::new(24, options).with_another_uuid());
+        [Some(image), renamed].into_iter().flatten()
+    })
 }
 
 #[test]
@@ -256,7 +273,10 @@ fn blocks_of_the_orphan_file_have_the_checksums_that_we_compute() {
         ["-b", "4096", "-O", "orphan_file,metadata_csum_seed"],
         ["-b", "1024", "-O", "orphan_file,^metadata_csum"],
     ] {
-        let image = Image::new(24, &options);
+        let mut image = Image::new(24, &options);
+        if image.sb.has_incompat(incompat::CSUM_SEED) {
+            image = image.with_another_uuid();
+        }
         assert!(image.sb.has_compat(compat::ORPHAN_FILE));
         let ino = Ino(image.sb.orphan_file_inum());
         let inode = image.inode(ino);
