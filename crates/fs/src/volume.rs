@@ -49,6 +49,8 @@ pub struct VolumeOptions {
     /// Write dirty data back by age in the background. Crash tests turn it off, because they need
     /// every write at a known point.
     pub flusher: bool,
+    /// Maximum pages of one inode that are written back together ([`LiveOptions::batch_pages`]).
+    pub batch_pages: usize,
     /// The mount point, for `s_last_mounted`.
     pub mounted_at: Option<Vec<u8>>,
     /// Omit one ordering rule; only for the crash explorer's canaries.
@@ -72,6 +74,7 @@ impl Default for VolumeOptions {
             version_space_percent: LiveOptions::default().version_space_percent,
             on_error: None,
             flusher: true,
+            batch_pages: LiveOptions::default().batch_pages,
             mounted_at: None,
             #[cfg(feature = "faults")]
             fault: None,
@@ -214,6 +217,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             version_space_percent: options.version_space_percent,
             tx_space_percent: options.tx_space_percent,
             flusher: options.flusher,
+            batch_pages: options.batch_pages,
             modes,
             mode_options: options.modes,
             faults,

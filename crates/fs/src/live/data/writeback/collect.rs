@@ -12,9 +12,6 @@ use crate::live::data::data_mode::{BatchFacts, Placement};
 use crate::live::data::pages::Changed;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
 
-/// Maximum pages of one batch; a writer of the file may have to wait for all of them.
-const BATCH_PAGES_MAX: usize = 2048;
-
 /// A page as it was when its batch was collected.
 pub(super) struct DirtyPage {
     pub data: Arc<[u8]>,
@@ -67,8 +64,8 @@ impl LiveFs {
         guard: UpgradableGuard,
         how: WritebackRequest,
     ) -> Result<Option<WritebackBatch>> {
-        let dirty = collect_dirty(cached);
-        let more = dirty.len() == BATCH_PAGES_MAX;
+        let dirty = collect_dirty(cached, self.options.batch_pages);
+        let more = dirty.len() == self.options.batch_pages;
         let inode_waits = !guard.dirty || (how.data_only() && guard.size == guard.inode.size());
         if dirty.is_empty() && inode_waits {
             return Ok(None);
@@ -126,14 +123,14 @@ fn note_pattern(cached: &CachedInode, dirty: &[(u32, DirtyPage)], how: Writeback
     pages.pattern.pattern()
 }
 
-fn collect_dirty(cached: &CachedInode) -> Vec<(u32, DirtyPage)> {
+fn collect_dirty(cached: &CachedInode, pages_max: usize) -> Vec<(u32, DirtyPage)> {
     let pages = cached.pages.lock();
     if pages.dirty == 0 {
         return Vec::new();
     }
     let dirty = pages.map.range(pages.dirty_from..).filter(|(_, page)| page.dirty);
     dirty
-        .take(BATCH_PAGES_MAX)
+        .take(pages_max)
         .map(|(at, page)| (*at, DirtyPage { data: page.data.clone(), changed: page.changed }))
         .collect()
 }

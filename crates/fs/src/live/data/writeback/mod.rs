@@ -47,6 +47,8 @@ mod place;
 mod space_reservation;
 pub(in crate::live) mod state;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod write;
 pub(in crate::live) mod write_pattern;
 
