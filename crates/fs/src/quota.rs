@@ -284,6 +284,17 @@ impl Quotas {
     pub fn is_on(&self) -> bool {
         !self.files.is_empty()
     }
+
+    /// Sets hard limits, as `setquota` does.
+    #[cfg(test)]
+    pub fn limit(&self, kind: QuotaKind, id: u32, bytes: u64, inodes: u64) -> Result<()> {
+        let file = self.files.iter().find(|file| file.kind == kind).expect("a file of this kind");
+        let mut handle = Handle::begin(file.engine(), QuotaFile::ADD_CREDITS)?;
+        file.change(&mut handle, id, |entry| {
+            entry.set_bhardlimit(bytes / LIMIT_UNIT);
+            entry.set_ihardlimit(inodes);
+        })
+    }
 }
 
 /// The project of an inode: 0 on volumes without the feature.

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use xact_consistency::test_engine::{TestEngine, fail_after};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
+use xact_layout::quota::QuotaKind;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::live::{LiveFs, LiveOptions};
+use crate::quota::QuotaLimits;
 use crate::versioned_fs::ReadAsOf;
 use crate::volume::VolumeOptions;
 
@@ -38,8 +40,12 @@ impl TestVolume {
     }
 
     fn open(&self) -> Arc<LiveFs> {
+        self.open_with(VolumeOptions::default())
+    }
+
+    fn open_with(&self, options: VolumeOptions) -> Arc<LiveFs> {
         let device = Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite).unwrap());
-        crate::volume::open(device, &VolumeOptions { flusher: false, ..VolumeOptions::default() }).unwrap()
+        crate::volume::open(device, &VolumeOptions { flusher: false, ..options }).unwrap()
     }
 
     fn check(&self) {
@@ -356,5 +362,61 @@ fn large_reads_bypass_the_cache_and_see_cached_pages() {
             assert_eq!(&out[..4], b"kept");
             assert!(out[4..] == model[offset..(offset + len).min(LEN)], "{len} bytes at {offset}");
         }
+    }
+}
+
+/// A change of owner, group or project is refused by the limits of those ids that it changes to,
+/// and by no others: the file is already charged to the ids that stay, however full they are. The
+/// limits of a kind that the mount does not enforce count for nothing.
+#[test]
+fn only_the_limits_of_new_payers_refuse_a_change_of_payers() {
+    const KINDS: [QuotaKind; 3] = QuotaKind::ALL;
+    let kinds = |set: u32| (0..3).filter(move |bit| set >> bit & 1 != 0);
+    let options = ["-b", "1024", "-O", "quota,project", "-I", "256"];
+    let types = ["-E", "quotatype=usrquota:grpquota:prjquota"];
+    let volume = TestVolume::new(32, &[&options[..], &types].concat());
+    for enforced in 0..8u32 {
+        let is_on = |kind: QuotaKind| kinds(enforced).any(|at| KINDS[at] == kind);
+        let quota_limits = QuotaLimits {
+            user: is_on(QuotaKind::User),
+            group: is_on(QuotaKind::Group),
+            project: is_on(QuotaKind::Project),
+        };
+        let fs = volume.open_with(VolumeOptions { quota_limits, ..VolumeOptions::default() });
+        for (n, (over, moved)) in (0..8).flat_map(|over| (0..8).map(move |moved| (over, moved))).enumerate() {
+            // By space and by number of files; with the pages on the volume or still in memory.
+            let (by_space, synced) = (n % 2 == 0, n % 3 == 0);
+            let own = 1000 * (enforced + 1) + 2 * n as u32;
+            let target: [u32; 3] = std::array::from_fn(|at| own + (moved >> at & 1));
+            let change = |ids: [u32; 3]| {
+                let of = |kind: QuotaKind| KINDS.iter().position(|k| *k == kind).map(|at| ids[at]);
+                let (uid, gid) = (of(QuotaKind::User), of(QuotaKind::Group));
+                SetAttr { uid, gid, project: of(QuotaKind::Project), ..SetAttr::default() }
+            };
+            let ino = file(&fs, Ino::ROOT, &format!("{enforced}-{n}"));
+            fs.set_attr(&ROOT, ino, &change([own; 3])).unwrap();
+            fs.write(ino, 0, &pattern(8000, 1), WriteHow::default()).unwrap();
+            if synced {
+                fs.sync_file(ino, false).unwrap();
+            }
+            // Another file of the target, which fills its limit of files.
+            let other = file(&fs, Ino::ROOT, &format!("{enforced}-{n}-other"));
+            fs.set_attr(&ROOT, other, &change(target)).unwrap();
+            fs.sync_file(other, false).unwrap();
+            for at in kinds(over) {
+                let (bytes, inodes) = if by_space { (1024, 0) } else { (0, 1) };
+                fs.quotas.limit(KINDS[at], target[at], bytes, inodes).unwrap();
+            }
+            let user = Caller { uid: own, gid: own, umask: 0 };
+            let outcome = fs.set_attr(&user, ino, &change(target)).err().map(|error| error.errno());
+            let refused = enforced & over & moved != 0;
+            let what = format!("{enforced:03b} enforced, {over:03b} over the limit, {moved:03b} changed");
+            assert_eq!(outcome, refused.then_some(Errno::EDQUOT), "{what}");
+            // Root is not limited.
+            fs.set_attr(&ROOT, ino, &change(target)).unwrap();
+        }
+        fs.close().unwrap();
+        drop(fs);
+        volume.check();
     }
 }
