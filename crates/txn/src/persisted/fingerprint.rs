@@ -236,3 +236,101 @@ pub(super) fn compare(items: &[Item<'_>], then: &[u64], now: &[u64], offline: &m
 pub(super) fn is_foreseen(item: &Item<'_>, part: &Overlay) -> bool {
     !matches!(item, Item::Inode(ino) if part.nodes.get(ino).is_some_and(|node| node.born))
 }
+
+#[cfg(test)]
+mod tests {
+    use xact_fs::inode_ops::mem::MemTree;
+    use xact_fs::{AttrChange, Caller, View, WriteHow};
+    use xact_types::Timestamp;
+
+    use super::*;
+    use crate::mem_fs::MemFs;
+
+    const BLOCK: u32 = 1024;
+    const TIME: Timestamp = Timestamp { secs: 1_700_000_000, nanos: 5 };
+
+    type Change = fn(&mut MemTree, Ino);
+
+    /// A file of three blocks with an attribute, and its number.
+    fn tree() -> (MemTree, Ino) {
+        let base = MemFs::new(BLOCK);
+        let ino = base.make_node(&Caller::ROOT, Ino::ROOT, b"file", 0o100_644, 0).unwrap().ino;
+        base.write(ino, 0, &[7; 3 * BLOCK as usize], WriteHow::default()).unwrap();
+        let mut tree = base.tree();
+        tree.set_xattr(ino, b"user.a", Some(b"1")).unwrap();
+        times(&mut tree, ino, TIME, TIME);
+        (tree, ino)
+    }
+
+    fn times(tree: &mut MemTree, ino: Ino, mtime: Timestamp, ctime: Timestamp) {
+        let change = AttrChange { mtime: Some(mtime), ctime: Some(ctime), ..AttrChange::default() };
+        tree.set_attr(ino, &change).unwrap();
+    }
+
+    const fn later(secs: i64, nanos: u32) -> Timestamp {
+        Timestamp { secs: TIME.secs + secs, nanos: TIME.nanos + nanos }
+    }
+
+    const CHANGES: [(&str, Change); 11] = [
+        ("size", |tree, ino| {
+            tree.set_size(ino, 3 * u64::from(BLOCK) + 1).unwrap();
+            times(tree, ino, TIME, TIME);
+        }),
+        ("seconds of mtime", |tree, ino| times(tree, ino, later(1, 0), TIME)),
+        ("nanoseconds of mtime", |tree, ino| times(tree, ino, later(0, 1), TIME)),
+        ("seconds of ctime", |tree, ino| times(tree, ino, TIME, later(1, 0))),
+        ("nanoseconds of ctime", |tree, ino| times(tree, ino, TIME, later(0, 1))),
+        ("atime and mode", |tree, ino| {
+            let change = AttrChange { atime: Some(later(9, 9)), perm: Some(0o600), ..AttrChange::default() };
+            tree.set_attr(ino, &change).unwrap();
+        }),
+        ("block 0", |tree, ino| {
+            tree.write(ino, 1, b"x").unwrap();
+            times(tree, ino, TIME, TIME);
+        }),
+        ("block 2", |tree, ino| {
+            tree.write(ino, 3 * u64::from(BLOCK) - 1, b"x").unwrap();
+            times(tree, ino, TIME, TIME);
+        }),
+        ("value of user.a", |tree, ino| tree.set_xattr(ino, b"user.a", Some(b"2")).unwrap()),
+        ("user.b", |tree, ino| tree.set_xattr(ino, b"user.b", Some(b"")).unwrap()),
+        ("name", |tree, _| tree.remove_entry(Ino::ROOT, b"file").unwrap()),
+    ];
+
+    /// Each value changes with each thing that the item stands for, and with nothing else: an
+    /// equal size hides no change, and others' changes cause no conflict.
+    #[test]
+    fn a_value_depends_on_what_its_item_stands_for() {
+        let (tree, ino) = tree();
+        let (overlay, reads) = (Overlay::default(), ReadSet::default());
+        let apart = Rc::new(Apart::of(&overlay, &reads));
+        let blocks = |from, to| {
+            let mut blocks = Ranges::default();
+            blocks.insert(from..to);
+            blocks
+        };
+        let cut =
+            ["size", "seconds of mtime", "nanoseconds of mtime", "seconds of ctime", "nanoseconds of ctime"];
+        let items: [(Item<'_>, &[&str]); 9] = [
+            (Item::Inode(ino), &[]),
+            (Item::Cut(ino), &cut),
+            (Item::Contents(ino, blocks(0, 1)), &["block 0"]),
+            (Item::Contents(ino, blocks(1, 2)), &[]),
+            (Item::Contents(ino, blocks(0, 3)), &["block 0", "block 2"]),
+            (Item::Xattr(ino, b"user.a"), &["value of user.a"]),
+            (Item::Xattrs(ino), &["user.b"]),
+            (Item::Name(Ino::ROOT, b"file"), &["name"]),
+            (Item::Listing(Ino::ROOT, apart), &["name"]),
+        ];
+        for (item, expected) in items {
+            let value = |tree: &MemTree| value(&item, &mut tree.clone(), BLOCK).unwrap();
+            let changed = CHANGES.into_iter().filter(|(_, change)| {
+                let mut other = tree.clone();
+                change(&mut other, ino);
+                value(&other) != value(&tree)
+            });
+            let changed: Vec<&str> = changed.map(|(what, _)| what).collect();
+            assert_eq!(changed, expected, "{item:?}");
+        }
+    }
+}
