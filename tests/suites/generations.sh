@@ -654,3 +654,116 @@ test_generations_restore_and_kills() {
     wait "$DAEMON"
     sound disk.img
 }
+
+# A volume with files, in source too. VOLUME is its size without the pool. With a snapshot, some
+# contents are in the pool, since the snapshot has their places.
+to_be_damaged() { # [SNAPSHOT]
+    needs python3 jq setfattr
+    mkdir source
+    python3 "$TESTS/grow_tree.py" source 7 200
+    volume disk.img --size 96M --block-size 1K
+    mounted disk.img mnt
+    mkdir mnt/many
+    seq -f 'mnt/many/file-%g' 100 | while read -r file; do echo old >"$file"; done
+    cp -a source/. mnt
+    if [[ $# -gt 0 ]]; then
+        "$XACT" snapshot create mnt "$1"
+        # The names have characters of all kinds.
+        find mnt/many -type f -exec sh -c 'echo "$1" >"$1"' - {} \;
+    fi
+    rm -rf source
+    cp -a mnt source
+    rmdir source/lost+found
+    unmounted mnt
+    VOLUME=$("$XACT" info disk.img --json | jq .size_bytes)
+}
+
+# repaired IMG: e2fsck repairs it, and then finds nothing more.
+repaired() {
+    local status=0
+    e2fsck -fy "$1" >e2fsck.out 2>&1 || status=$?
+    [[ $status -le 1 ]] || fail "e2fsck -fy $1 ended with $status: $(<e2fsck.out)"
+    sound "$1"
+}
+
+# saves WHAT IMG COMMAND…: the command saves the volume as the ext4 volume IMG. Everything that it
+# does not list is equal to source, and e2fsck repairs the rest. The number of these files is in
+# COMPARED.
+saves() {
+    local what=$1 image=$2 status=0
+    shift 2
+    "$@" --best-effort --json >report 2>said || status=$?
+    [[ $status -eq 0 || $status -eq 76 ]] || fail "$what: exit status $status: $(<said)"
+    if [[ $status -eq 0 ]]; then
+        equal "$what: complete" true "$(jq .complete report)"
+        sound "$image"
+    else
+        equal "$what: complete" false "$(jq .complete report)"
+        has said "e2fsck -fy $image"
+        repaired "$image"
+    fi
+    kernel_mounted "$image" kernel ro
+    COMPARED=$(python3 "$TESTS/damage_pool.py" compare source kernel report) || fail "$what"
+    kernel_unmounted kernel
+}
+
+test_best_effort_export_saves_all_that_it_does_not_list() {
+    local seed total=0
+    to_be_damaged first
+    saves "no damage" saved.img "$XACT" snapshot export disk.img saved.img
+    equal "nothing is missing" '[]' "$(jq -c .missing report)"
+    for seed in $(seq 12); do
+        rm saved.img
+        cp --sparse=always disk.img damaged.img
+        python3 "$TESTS/damage_pool.py" damage damaged.img "$VOLUME" "$seed"
+        saves "seed $seed" saved.img "$XACT" snapshot export damaged.img saved.img
+        total=$((total + COMPARED))
+    done
+    report "$total files compared"
+    [[ $total -gt 1000 ]] || fail "only $total files were compared"
+    exits 64 'without snapshots' -- "$XACT" convert damaged.img --to ext4 --best-effort
+}
+
+test_best_effort_conversion_saves_all_that_it_does_not_list() {
+    local seed total=0
+    to_be_damaged
+    for seed in $(seq 12); do
+        cp --sparse=always disk.img damaged.img
+        python3 "$TESTS/damage_pool.py" damage damaged.img "$VOLUME" "$seed"
+        saves "seed $seed" damaged.img "$XACT" convert damaged.img --to ext4
+        total=$((total + COMPARED))
+        equal "size" "$VOLUME" "$(stat -c %s damaged.img)"
+    done
+    report "$total files compared"
+    [[ $total -gt 1000 ]] || fail "only $total files were compared"
+}
+
+# Damage without a way out before: a block of the root folder, and both roots. The messages name
+# --best-effort, and none advises e2fsck for the volume.
+test_best_effort_is_advised() {
+    local at
+    to_be_damaged
+    # The block of the root folder.
+    at=$(grep -abo 'lost+found' disk.img | cut -d : -f 1 | awk -v "volume=$VOLUME" '$1 > volume' | tail -n 1)
+    cp --sparse=always disk.img damaged.img
+    printf '\377\377\377' | dd of=damaged.img bs=1 seek=$((at + 12)) conv=notrunc status=none
+    exits 65 'snapshot export --best-effort' -- "$XACT" check damaged.img
+    exits 74 'With --best-effort' -- "$XACT" snapshot export damaged.img saved.img
+    lacks exits.err 'with e2fsck'
+    [[ ! -e saved.img ]] || fail "a failed export left its image"
+    exits 74 'With --best-effort' -- "$XACT" convert damaged.img --to ext4
+    mounted damaged.img mnt --log log
+    exits 64 'not mounted' -- "$XACT" snapshot export mnt saved.img --best-effort
+    ls mnt >/dev/null 2>&1 || true
+    unmounted mnt
+    lacks log 'e2fsck'
+    exits 76 'e2fsck -fy saved.img' -- "$XACT" snapshot export damaged.img saved.img --best-effort
+    has exits.out '^/ \(inode 2\): names may be missing'
+    repaired saved.img
+    # Without a root, all metadata comes from its home. A conversion in place would be a gamble.
+    python3 "$TESTS/damage_pool.py" roots damaged.img "$VOLUME"
+    exits 74 'neither of the two slots' -- "$XACT" convert damaged.img --to ext4 --best-effort
+    rm saved.img
+    exits 76 'e2fsck -fy saved.img' -- "$XACT" snapshot export damaged.img saved.img --best-effort
+    repaired saved.img
+}

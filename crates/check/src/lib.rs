@@ -36,6 +36,7 @@ use xact_layout::feature::{self, ro_compat};
 use xact_layout::superblock::Superblock;
 use xact_types::{Error, Result};
 
+pub use checker::{Missing, MissingPart, MissingReport, missing};
 pub use owners::{Use, uses};
 pub use report::{Problem, Progress, Report, Totals};
 

@@ -25,7 +25,7 @@ pub use mkfs::{EngineKind, Mkfs};
 pub use mode::{Mode, ModeCommand, ModeGet, ModeSet};
 pub use mount::{Mount, Umount};
 pub use run::{Isolation, Run};
-pub use snapshot::{Prune, Snapshot, SnapshotCommand, SnapshotName};
+pub use snapshot::{Prune, SalvageOptions, Snapshot, SnapshotCommand, SnapshotName};
 pub use tx::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, TxStatus};
 
 /// Run any command on an ext4 volume in a transaction

@@ -444,7 +444,7 @@ fn refused(
         Exit::HostFull => failure.hint(format!(
             "{nothing} Make space on the file system that the image lies on; the mount works on then."
         )),
-        Exit::Io => failure.hint("See the daemon's log, and check the volume with 'xact check' or e2fsck."),
+        Exit::Io => failure.hint("See the daemon's log, and run 'xact check' on the unmounted volume."),
         _ => failure,
     }
 }

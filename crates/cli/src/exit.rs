@@ -32,6 +32,8 @@ pub enum Exit {
     Io = 74,
     /// Another change conflicts with the transaction. Another try may succeed.
     Conflict = 75,
+    /// `--best-effort` has saved a damaged volume in part.
+    Incomplete = 76,
     /// Not permitted.
     NoPermission = 77,
     /// The volume uses a feature that xact does not support.
@@ -39,7 +41,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    const ALL: [Exit; 11] = [
+    const ALL: [Exit; 12] = [
         Exit::Usage,
         Exit::Damaged,
         Exit::NoInput,
@@ -49,6 +51,7 @@ impl Exit {
         Exit::NoSpace,
         Exit::Io,
         Exit::Conflict,
+        Exit::Incomplete,
         Exit::NoPermission,
         Exit::Unsupported,
     ];
@@ -72,6 +75,7 @@ Exit codes:
   73   no space on the volume
   74   I/O error, a damaged volume, or changes that could not be saved
   75   conflict: another change was committed first; retrying may succeed
+  76   --best-effort has saved a damaged volume in part
   77   no permission
   78   the volume uses a feature that xact does not support";
 

@@ -49,7 +49,10 @@ pub use engine::{Engine, lock_within};
 #[cfg(feature = "faults")]
 pub use fault::on_each_step;
 pub use fault::{Fault, Faults};
-pub use generations::{default_pool_bytes, format_generations, unmark_backups, volume_on};
+pub use generations::{
+    BlockDamage, DamagedBlocks, Salvage, VolumeOn, default_pool_bytes, format_generations, unmark_backups,
+    volume_on,
+};
 pub use handle::{FORGOTTEN_AT_ONCE, Handle};
 pub use mechanism::{DataInLog, DataWrite, EngineStats, JournalSize, ReserveClass, ResizableJournal};
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};

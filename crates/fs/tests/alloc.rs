@@ -403,7 +403,7 @@ fn a_damaged_group_is_named_and_not_used() {
     assert_eq!(
         volume.alloc.damage().unwrap().to_string(),
         "the volume is damaged: descriptor of group 4: checksum of the block bitmap does not match \
-         (check it with e2fsck)"
+         (run 'xact check' on it)"
     );
 }
 

@@ -129,7 +129,16 @@ impl Subject for Restores {
 /// A volume that is converted to generations or back: at each moment it is one or the other, with
 /// its tree.
 struct Conversion {
-    back: bool,
+    to: Target,
+}
+
+/// The direction of a conversion.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Generations,
+    Plain,
+    /// A plain volume, by `--best-effort`, from one with an intent log.
+    PlainPastDamage,
 }
 
 const POOL_BYTES: u64 = 4 << 20;
@@ -172,25 +181,64 @@ impl Conversion {
     }
 }
 
+impl Conversion {
+    /// The volume as a crash leaves it, with changes in its intent log: of a block at home, and of
+    /// a new file.
+    fn with_log(device: &Arc<SimDevice>) -> Result<(Arc<SimDevice>, Tree), String> {
+        let volume = Volume::open(device.clone(), &quiet_options()).map_err(|e| e.to_string())?;
+        let change = || -> xact::Result<()> {
+            for n in 0..4u8 {
+                let file = volume.create(format!("/1/logged-{n}"))?;
+                file.write_all_at(&[n; 3000], 0)?;
+                // The first commit after opening is a generation, the others go to the log.
+                file.sync_all()?;
+            }
+            Ok(())
+        };
+        change().map_err(|e| e.to_string())?;
+        let tree = Tree::of_view(&*volume.base())?;
+        Ok((SimDevice::new(device.image()), tree))
+    }
+
+    fn convert(&self, device: &Arc<dyn xact::BlockDevice>) -> Result<(), String> {
+        let done = match self.to {
+            Target::Generations => xact::convert::to_generations(device),
+            Target::Plain => xact::convert::to_plain(device),
+            Target::PlainPastDamage => {
+                let source = xact::salvage::Salvage::open(device.clone(), None);
+                source.and_then(|source| source.convert(&mut |_, _| ())).map(|salvaged| {
+                    assert!(!salvaged.needs_repair, "nothing was damaged: {salvaged:?}");
+                })
+            }
+        };
+        done.map_err(|e| e.to_string())
+    }
+}
+
 impl Subject for Conversion {
     type Run = Tree;
     type Tree = Tree;
 
     fn name(&self) -> &str {
-        if self.back { "convert-back" } else { "convert" }
+        match self.to {
+            Target::Generations => "convert",
+            Target::Plain => "convert-back",
+            Target::PlainPastDamage => "convert-past-damage",
+        }
     }
 
     fn record(&self, seed: u64) -> Result<(Recording, Tree), String> {
-        let (device, mut tree) = Conversion::prepare(seed)?;
-        let shared: Arc<dyn xact::BlockDevice> = device.clone();
-        let convert = if self.back {
+        let (mut device, mut tree) = Conversion::prepare(seed)?;
+        if self.to != Target::Generations {
+            let shared: Arc<dyn xact::BlockDevice> = device.clone();
             tree = Conversion::give_generations(&shared)?;
-            xact::convert::to_plain
-        } else {
-            xact::convert::to_generations
-        };
+        }
+        if self.to == Target::PlainPastDamage {
+            (device, tree) = Conversion::with_log(&device)?;
+        }
         device.restart_recording();
-        convert(&shared).map_err(|e| e.to_string())?;
+        let shared: Arc<dyn xact::BlockDevice> = device.clone();
+        self.convert(&shared)?;
         Ok((device.recording(), tree))
     }
 
@@ -216,20 +264,27 @@ impl Subject for Conversion {
         let text = |e: xact::Error| e.to_string();
         let device = SimDevice::new(image.clone());
         let shared: Arc<dyn xact::BlockDevice> = device.clone();
-        let (bytes, has) = volume_on(&*shared).map_err(text)?;
+        let found = volume_on(&*shared).map_err(text)?;
+        let (bytes, has) = (found.size_bytes, found.has_generations);
         if has {
             generations::inspect(image)?;
         } else {
             generations::inspect_plain(image, bytes)?;
         }
-        if self.back {
-            xact::convert::to_plain(&shared).map_err(text)?;
-            generations::inspect_plain(&device.image(), bytes)
-        } else if has {
-            Ok(())
-        } else {
-            xact::convert::to_generations(&shared).map_err(text)?;
-            generations::inspect(&device.image())
+        match (self.to, has) {
+            (Target::Generations, true) => Ok(()),
+            (Target::Generations, false) => {
+                self.convert(&shared)?;
+                generations::inspect(&device.image())
+            }
+            (Target::Plain, _) | (Target::PlainPastDamage, true) => {
+                self.convert(&shared)?;
+                generations::inspect_plain(&device.image(), bytes)
+            }
+            (Target::PlainPastDamage, false) => {
+                xact::convert::to_plain(&shared).map_err(text)?;
+                generations::inspect_plain(&device.image(), bytes)
+            }
         }
     }
 
@@ -249,8 +304,8 @@ impl Subject for Conversion {
 #[test]
 fn conversions_lose_nothing() {
     println!("{}", Summary::HEADER);
-    for back in [false, true] {
-        let summary = report(&Conversion { back }, &Plan::quick()).unwrap();
+    for to in [Target::Generations, Target::Plain, Target::PlainPastDamage] {
+        let summary = report(&Conversion { to }, &Plan::quick()).unwrap();
         assert!(summary.findings.is_empty(), "{:?}", summary.findings);
         assert!(summary.states > 10 && summary.inspected > 0, "{summary:?}");
     }

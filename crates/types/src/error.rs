@@ -68,7 +68,7 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The volume's bytes are not what ext4 allows there.
-    #[error("the volume is damaged: {0} (check it with e2fsck)")]
+    #[error("the volume is damaged: {0} (run 'xact check' on it)")]
     Corrupt(Corruption),
     /// The volume needs a feature that xact does not have.
     #[error("the volume uses {0}, which xact does not support")]

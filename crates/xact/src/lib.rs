@@ -44,6 +44,7 @@ mod paths;
 mod recover;
 pub mod restore;
 mod retention;
+pub mod salvage;
 mod schedule;
 mod snapshot;
 mod snapshot_diff;
@@ -66,8 +67,8 @@ pub use transaction::{Refused, Savepoint, SharedTransaction, Transaction};
 pub use unsaved::Unsaved;
 pub use volume::{CacheUse, SnapshotWatcher, Volume};
 pub use xact_consistency::{
-    CommitWrites, EngineStats, Fsync, LogRecords, PoolUse, RecoveryReport, SnapshotInfo, default_pool_bytes,
-    volume_on, when_leading,
+    CommitWrites, EngineStats, Fsync, LogRecords, PoolUse, RecoveryReport, SnapshotInfo, VolumeOn,
+    default_pool_bytes, volume_on, when_leading,
 };
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::posix::Credentials;

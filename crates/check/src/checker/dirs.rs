@@ -21,9 +21,9 @@ const INLINE_ENTRIES_AT: usize = 4;
 /// A directory to read.
 pub(crate) struct Directory {
     pub ino: Ino,
-    generation: u32,
-    flags: u32,
-    mapped: Mapped,
+    pub(super) generation: u32,
+    pub(super) flags: u32,
+    pub(super) mapped: Mapped,
     /// The inode that `..` names.
     pub dotdot: Option<Ino>,
 }
@@ -249,12 +249,10 @@ impl Checker<'_> {
     fn check_inline_directory(&mut self, reading: &mut Reading) -> Result<()> {
         let site = Site::Inode(reading.ino);
         let Some(inode) = self.volume.inode(reading.ino)? else { return Ok(()) };
-        let area = *inode.block_area();
-        let rest = inline_rest(&inode).unwrap_or_default();
-        self.found_dots(reading, Ino(get_u32(&area, 0)));
-        for part in [&area[INLINE_ENTRIES_AT..], &rest] {
+        self.found_dots(reading, Ino(get_u32(inode.block_area(), 0)));
+        for part in inline_entries(&inode) {
             let format = reading.format;
-            for entry in format.entries_of_area(part, site) {
+            for entry in format.entries_of_area(&part, site) {
                 let Some(entry) = self.report.note(entry)? else { break };
                 self.found_entry(reading, &entry, site);
             }
@@ -275,6 +273,11 @@ impl Checker<'_> {
         }
         Ok(())
     }
+}
+
+/// The two areas of an inline directory that hold entries.
+pub(super) fn inline_entries(inode: &Inode) -> [Vec<u8>; 2] {
+    [inode.block_area()[INLINE_ENTRIES_AT..].to_vec(), inline_rest(inode).unwrap_or_default()]
 }
 
 struct IndexWalk<'w, 'd> {

@@ -7,6 +7,7 @@ mod fixed;
 mod inodes;
 mod journal;
 mod map;
+mod missing;
 mod orphans;
 mod quotas;
 mod special;
@@ -17,6 +18,7 @@ use xact_layout::feature::incompat;
 use xact_types::{Ino, Result};
 
 use self::inodes::InodeFindings;
+pub use self::missing::{Missing, MissingPart, MissingReport, missing};
 use crate::report::{Progress, Report};
 use crate::used::UsedBlocks;
 use crate::volume::Volume;

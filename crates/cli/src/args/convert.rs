@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::SalvageOptions;
 use crate::progress::ProgressOption;
 use crate::values;
 
@@ -15,6 +16,10 @@ use crate::values;
 /// pool, and a block device must be large enough for both. A journal remains, empty and unused, for
 /// the conversion back. A volume with snapshots cannot be converted to plain ext4; 'xact snapshot
 /// export' writes them to images first.
+///
+/// A damaged volume with generations can be converted to plain ext4 with --best-effort. Keep a copy
+/// of the image: what the conversion leaves out is lost. 'xact snapshot export --best-effort'
+/// leaves the image unchanged.
 #[derive(Debug, Args)]
 pub struct Convert {
     /// The image file or block device.
@@ -26,6 +31,8 @@ pub struct Convert {
     /// Size of the pool, for an image file [default: 1/16 of the volume, 4M to 1G].
     #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
     pub pool_size: Option<u64>,
+    #[command(flatten)]
+    pub salvage: SalvageOptions,
     #[command(flatten)]
     pub progress: ProgressOption,
 }

@@ -127,6 +127,8 @@ pub enum SnapshotCommand {
         #[arg(long, value_name = "NAME", add = complete::snapshot())]
         name: Option<String>,
         #[command(flatten)]
+        salvage: SalvageOptions,
+        #[command(flatten)]
         progress: ProgressOption,
     },
     /// Print the path of a snapshot's ext4 image
@@ -170,6 +172,22 @@ pub struct Prune {
     pub dry_run: bool,
     /// Print JSON.
     #[arg(long)]
+    pub json: bool,
+}
+
+/// Options for a damaged volume.
+#[derive(Debug, Args)]
+pub struct SalvageOptions {
+    /// Continue past damage, and list what is missing.
+    ///
+    /// Damaged blocks are copied as they are, and blocks that cannot be read become zeros. Lists
+    /// the damaged blocks, and the files and folders that are incomplete. The exit code is 76 if
+    /// there are any: then repair the ext4 volume with 'e2fsck -fy', which puts files that have
+    /// lost their names into lost+found. The volume must not be mounted.
+    #[arg(long)]
+    pub best_effort: bool,
+    /// Print what is missing as JSON.
+    #[arg(long, requires = "best_effort")]
     pub json: bool,
 }
 

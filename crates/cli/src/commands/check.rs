@@ -4,7 +4,7 @@ use serde::Serialize;
 use xact::check::{Problem, Report};
 use xact::device::OpenMode;
 use xact::text::printable;
-use xact::{Error, Site};
+use xact::{Error, Site, volume_on};
 
 use crate::args::Check;
 use crate::exit::{Exit, Failure, Result};
@@ -43,6 +43,7 @@ struct Found {
 pub fn check(args: &Check) -> Result<()> {
     let device = image::open(&args.image, OpenMode::ReadOnly)?;
     let device_bytes = device.size_bytes();
+    let has_generations = volume_on(&*device).is_ok_and(|found| found.has_generations);
     let mut steps = Steps::new();
     let report = match xact::check::check(device, &mut |step, share| steps.at(step, share)) {
         // The volume is too damaged to continue; this is a finding too.
@@ -63,9 +64,12 @@ pub fn check(args: &Check) -> Result<()> {
     }
     let (name, count) = (args.image.display(), report.problem_count);
     let message = format!("{name}: {count} problem{} found", if count == 1 { "" } else { "s" });
-    let hint = match report.generations {
-        0 => "Repair it with 'e2fsck -f IMG'.",
-        _ => "Restore an intact snapshot, or export it with 'xact snapshot export'.",
+    let hint = match has_generations {
+        false => "Repair it with 'e2fsck -f IMG'.",
+        true => {
+            "e2fsck cannot repair a volume with generations. Restore an intact snapshot, or save what is \
+             left with 'xact snapshot export --best-effort IMG OUT'."
+        }
     };
     Err(Failure::new(Exit::Damaged, message).hint(hint))
 }

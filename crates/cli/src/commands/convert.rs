@@ -5,15 +5,20 @@ use std::path::Path;
 
 use xact::convert;
 use xact::device::OpenMode;
-use xact::{default_pool_bytes, volume_on};
+use xact::salvage::Salvage;
+use xact::{VolumeOn, default_pool_bytes, volume_on};
 
+use super::salvage;
 use crate::args::{Convert, ConvertTo};
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::image;
 use crate::progress::Progress;
 
 pub fn convert(args: &Convert) -> Result<()> {
     match args.to {
+        ConvertTo::Generations if args.salvage.best_effort => {
+            Err(Failure::usage("--best-effort is for --to ext4"))
+        }
         ConvertTo::Generations => to_generations(args),
         ConvertTo::Ext4 => to_ext4(args),
     }
@@ -21,10 +26,11 @@ pub fn convert(args: &Convert) -> Result<()> {
 
 fn to_generations(args: &Convert) -> Result<()> {
     let image = &args.image;
-    let (volume, has_generations) = look_at(image)?;
-    if has_generations {
+    let found = look_at(image)?;
+    if found.has_generations {
         return Err(Failure::usage(format!("{} has generations already", image.display())));
     }
+    let volume = found.size_bytes;
     let pool = args.pool_size.unwrap_or(default_pool_bytes(volume));
     // It grows first: the space behind the volume is harmless as long as nothing refers to it.
     resize(image, |size| size.max(volume.saturating_add(pool)))?;
@@ -32,7 +38,7 @@ fn to_generations(args: &Convert) -> Result<()> {
     let (device, progress) = Progress::over(device, format!("converting {}", image.display()));
     let result = convert::to_generations(&device).map_err(|e| Failure::volume(image, e));
     drop((device, progress));
-    if result.is_err() && !look_at(image)?.1 {
+    if result.is_err() && !look_at(image)?.has_generations {
         resize(image, |_| volume)?;
     }
     result
@@ -43,16 +49,43 @@ fn to_ext4(args: &Convert) -> Result<()> {
     if args.pool_size.is_some() {
         return Err(Failure::usage("--pool-size is for --to generations"));
     }
+    let has_generations = look_at(image)?.has_generations;
+    if args.salvage.best_effort && has_generations {
+        return to_ext4_past_damage(args);
+    }
     let device = image::open(image, OpenMode::ReadWrite)?;
     let (device, progress) = Progress::over(device, format!("converting {}", image.display()));
-    convert::to_plain(&device).map_err(|e| Failure::volume(image, e))?;
+    convert::to_plain(&device).map_err(|e| {
+        let advice = salvage::advice(&e).filter(|_| has_generations);
+        let failure = Failure::volume(image, e);
+        advice.map_or(failure.clone(), |advice| failure.hint(advice))
+    })?;
     drop((device, progress));
-    let (volume, _) = look_at(image)?;
+    cut_pool(image)
+}
+
+fn to_ext4_past_damage(args: &Convert) -> Result<()> {
+    let image = &args.image;
+    let source = Salvage::open(image::open(image, OpenMode::ReadWrite)?, None);
+    let source = source.map_err(|e| Failure::volume(image, e))?;
+    let result = salvage::report(image, &source, args.salvage.json, |source, steps| {
+        source.convert(&mut |step, share| steps.at(step, share))
+    });
+    drop(source);
+    match &result {
+        Err(failure) if failure.exit != Exit::Incomplete => result,
+        _ => cut_pool(image).and(result),
+    }
+}
+
+/// Cuts off the pool of a volume that has become a plain one.
+fn cut_pool(image: &Path) -> Result<()> {
+    let volume = look_at(image)?.size_bytes;
     resize(image, |_| volume)
 }
 
-/// Size of the ext4 volume, and whether it has generations. Refused where anybody has it open.
-fn look_at(image: &Path) -> Result<(u64, bool)> {
+/// The volume in an image. Refused where anybody has it open.
+fn look_at(image: &Path) -> Result<VolumeOn> {
     let device = image::open(image, OpenMode::ReadWrite)?;
     volume_on(&*device).map_err(|e| Failure::volume(image, e))
 }

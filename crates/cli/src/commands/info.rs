@@ -125,7 +125,7 @@ impl fmt::Display for Facts {
         let label = if self.label.is_empty() { "(none)" } else { &self.label };
         let state = match (self.needs_recovery, self.errors_noted, self.clean) {
             (true, _, _) => "in use, or not unmounted cleanly: the journal holds changes",
-            (_, true, _) => "errors were noted: check it with e2fsck",
+            (_, true, _) => "errors were noted: run 'xact check' on it",
             (_, _, true) => "clean",
             _ => "not unmounted cleanly",
         };

@@ -10,6 +10,7 @@ mod mount;
 mod pages;
 mod recover;
 mod restore;
+mod salvage;
 mod snapshot;
 mod stat;
 mod sync;

@@ -8,15 +8,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use xact::device::OpenMode;
+use xact::salvage::Salvage;
 use xact::selection::{from_root, is_below, outermost};
 use xact::text::printable;
 use xact::{Date, Error, OfflineSnapshots, SnapshotInfo, Volume, VolumeOptions, copy_sparse};
 use xact_control::abi::FOLDER;
 use xact_control::client::TxChange;
 
-use super::restore;
+use super::{restore, salvage};
 use crate::args::{Prune, Snapshot, SnapshotCommand, SnapshotName};
-use crate::exit::{Failure, Result};
+use crate::exit::{Exit, Failure, Result};
 use crate::output::{print, print_bytes, print_json};
 use crate::progress::{Progress, Steps};
 use crate::tx::show;
@@ -51,6 +52,9 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
             Err(Failure::usage("an image can only be restored as a whole: mount it to restore single files"))
         }
         SnapshotCommand::Restore { at, name, .. } => restore_image(at, name),
+        SnapshotCommand::Export { at, out, name, salvage, .. } if salvage.best_effort => {
+            export_past_damage(at, out, name.as_deref(), salvage.json)
+        }
         SnapshotCommand::Export { at, out, name, .. } => export(at, out, name.as_deref()),
         SnapshotCommand::Image { at, name } => print_image(at, name),
     }
@@ -215,12 +219,14 @@ fn print_image(at: &Path, name: &str) -> Result<()> {
     print_bytes(&[path.as_os_str().as_bytes(), b"\n"].concat())
 }
 
+/// Makes the file of an export.
+fn new_image(out: &Path, size: u64) -> Result<File> {
+    let file = File::create_new(out);
+    file.and_then(|file| file.set_len(size).map(|()| file))
+        .map_err(|e| Failure::system(format_args!("create {}", out.display()), e))
+}
+
 fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
-    let made = |size| {
-        let file = File::create_new(out);
-        file.and_then(|file| file.set_len(size).map(|()| file))
-            .map_err(|e| Failure::system(format_args!("create {}", out.display()), e))
-    };
     let result = if at.is_dir() {
         let name = name.ok_or_else(|| {
             Failure::usage("a mounted volume changes during the export: name a snapshot (--name NAME)")
@@ -229,24 +235,54 @@ fn export(at: &Path, out: &Path, name: Option<&str>) -> Result<()> {
         let failed = |e| Failure::system(format_args!("copy {}", source.display()), e);
         let from = File::open(&source).map_err(failed)?;
         let size = from.metadata().map_err(failed)?.len();
-        let to = made(size)?;
+        let to = new_image(out, size)?;
         let (mut steps, step) = (Steps::new(), format!("exporting {name}"));
         let mut copied = |at: u64| steps.at(&step, at as f64 / size as f64);
-        copy_sparse(&from, &to, size, &mut copied).and_then(|()| to.sync_all()).map_err(failed)
+        copy_sparse(&from, &to, size, &mut copied).and_then(|()| to.sync_all()).map_err(|e| {
+            failed(e)
+                .hint("If the volume is damaged: unmount it, and export from its image with --best-effort.")
+        })
     } else {
-        let wrong = |e: Error| Failure::volume(at, e);
+        let wrong = |e: Error| {
+            let advice = salvage::advice(&e);
+            let failure = Failure::volume(at, e);
+            advice.map_or(failure.clone(), |advice| failure.hint(advice))
+        };
         let snapshots = OfflineSnapshots::open(image::open(at, OpenMode::ReadOnly)?, OpenMode::ReadOnly);
         let snapshots = snapshots.map_err(wrong)?;
-        made(snapshots.volume_bytes())?;
+        new_image(out, snapshots.volume_bytes())?;
         let to = image::open(out, OpenMode::ReadWrite);
         to.and_then(|to| {
             let (to, _progress) = Progress::over(to, format!("exporting to {}", out.display()));
             let incomplete = || format!("The export to {} was incomplete and is deleted.", out.display());
-            snapshots.export(name, to).map_err(|e| wrong(e).hint(incomplete()))
+            snapshots.export(name, to).map_err(|e| {
+                let failure = wrong(e);
+                let hint = failure.hint.iter().cloned().fold(incomplete(), |all, more| all + "\n  " + &more);
+                failure.hint(hint)
+            })
         })
     };
     if result.is_err() {
         // The file has only an incomplete image.
+        let _ = fs::remove_file(out);
+    }
+    result
+}
+
+fn export_past_damage(at: &Path, out: &Path, name: Option<&str>, json: bool) -> Result<()> {
+    if at.is_dir() {
+        let what = "--best-effort reads the image of a volume that is not mounted";
+        return Err(Failure::usage(what).hint("Unmount the volume, and name its image file or device."));
+    }
+    let source = Salvage::open(image::open(at, OpenMode::ReadOnly)?, name);
+    let source = source.map_err(|e| Failure::volume(at, e))?;
+    new_image(out, source.volume_bytes())?;
+    let result = image::open(out, OpenMode::ReadWrite).and_then(|to| {
+        salvage::report(out, &source, json, |source, steps| {
+            source.export(to, &mut |step, share| steps.at(step, share))
+        })
+    });
+    if result.as_ref().is_err_and(|failure| failure.exit != Exit::Incomplete) {
         let _ = fs::remove_file(out);
     }
     result

@@ -74,12 +74,27 @@ fn write_home(seen: &GenerationReader<'_>, superblock: &Superblock) -> Result<()
     unmark(volume, superblock)
 }
 
-/// Size of the ext4 volume on a device, in bytes, and whether it has generations. Also works if a
-/// crash during a conversion has torn its superblock.
-pub fn volume_on(device: &dyn BlockDevice) -> Result<(u64, bool)> {
+/// The volume on a device; see [`volume_on`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VolumeOn {
+    /// Size of the ext4 volume, without the pool.
+    pub size_bytes: u64,
+    /// Size of a block.
+    pub block_size: u32,
+    /// Whether the volume has generations.
+    pub has_generations: bool,
+}
+
+/// The volume on a device, by its superblock. Also works if a crash during a conversion has torn
+/// that.
+pub fn volume_on(device: &dyn BlockDevice) -> Result<VolumeOn> {
     let superblock = superblock_io::read(device)?.superblock;
-    let bytes = superblock.blocks_count().saturating_mul(superblock.block_size().into());
-    Ok((bytes, superblock_io::has_generations(&superblock)))
+    Ok(VolumeOn {
+        size_bytes: superblock.blocks_count().saturating_mul(superblock.block_size().into()),
+        block_size: superblock.block_size(),
+        has_generations: superblock_io::has_generations(&superblock),
+    })
 }
 
 /// Clears our bit in the backups of a plain volume's superblock, if a crash during a conversion has
@@ -96,7 +111,8 @@ fn marked(generations: bool) -> Flags {
     Flags { generations: Some(generations), ..Flags::default() }
 }
 
-fn unmark(volume: &Volume, superblock: &Superblock) -> Result<()> {
+/// Step 4.
+pub(super) fn unmark(volume: &Volume, superblock: &Superblock) -> Result<()> {
     for block in
         writeback_home::superblock_copies(superblock).filter(|&block| block != superblock.own_block())
     {

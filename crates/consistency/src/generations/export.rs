@@ -90,21 +90,12 @@ pub(super) fn used_blocks(seen: &GenerationReader<'_>, superblock: &Superblock) 
     let volume = &seen.reader.volume;
     for group in (0..superblock.group_count()).map(GroupNr) {
         let desc = descriptor(seen, superblock, group)?;
-        let start = superblock.group_start(group).0;
-        used.push((start, start + u64::from(superblock.base_meta_blocks(group))));
         for (first, len) in tables(superblock, &desc) {
             volume.check_range(first, len)?;
-            used.push((first.0, first.0 + len));
         }
+        used.extend(fixed_blocks(superblock, group, &desc));
         let Some(bitmap) = block_bitmap(seen, superblock, group)? else { continue };
-        let is_used = |bit: u32| bitmap[bit as usize / 8] & 1 << (bit % 8) != 0;
-        for bit in (0..superblock.blocks_in_group(group)).filter(|&bit| is_used(bit)) {
-            let block = start + u64::from(bit);
-            match used.last_mut() {
-                Some(last) if last.1 == block => last.1 += 1,
-                _ => used.push((block, block + 1)),
-            }
-        }
+        used.extend(marked_blocks(superblock, group, &bitmap));
     }
     let joined = joined(used);
     if joined.last().is_some_and(|last| last.1 > superblock.blocks_count()) {
@@ -113,7 +104,31 @@ pub(super) fn used_blocks(seen: &GenerationReader<'_>, superblock: &Superblock) 
     Ok(joined)
 }
 
-fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+/// Ranges of a group's fixed metadata.
+pub(super) fn fixed_blocks(superblock: &Superblock, group: GroupNr, desc: &GroupDesc) -> Vec<(u64, u64)> {
+    let start = superblock.group_start(group).0;
+    let mut fixed = vec![(start, start + u64::from(superblock.base_meta_blocks(group)))];
+    fixed.extend(tables(superblock, desc).map(|(first, len)| (first.0, first.0.saturating_add(len))));
+    fixed
+}
+
+/// Sorted ranges of the blocks that a group's bitmap marks as used.
+pub(super) fn marked_blocks(superblock: &Superblock, group: GroupNr, bitmap: &[u8]) -> Vec<(u64, u64)> {
+    let start = superblock.group_start(group).0;
+    let mut used: Vec<(u64, u64)> = Vec::new();
+    let is_used = |bit: u32| bitmap[bit as usize / 8] & 1 << (bit % 8) != 0;
+    for bit in (0..superblock.blocks_in_group(group)).filter(|&bit| is_used(bit)) {
+        let block = start + u64::from(bit);
+        match used.last_mut() {
+            Some(last) if last.1 == block => last.1 += 1,
+            _ => used.push((block, block + 1)),
+        }
+    }
+    used
+}
+
+/// Sorts ranges, and joins those that touch.
+pub(super) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut joined: Vec<(u64, u64)> = Vec::new();
     for (start, end) in ranges {
@@ -139,10 +154,7 @@ pub(super) fn fixed_metadata(
 ) -> Result<Vec<(u64, u64)>> {
     let mut fixed = Vec::new();
     for group in (0..superblock.group_count()).map(GroupNr) {
-        let desc = descriptor(seen, superblock, group)?;
-        let start = superblock.group_start(group).0;
-        fixed.push((start, start + u64::from(superblock.base_meta_blocks(group))));
-        fixed.extend(tables(superblock, &desc).map(|(first, len)| (first.0, first.0 + len)));
+        fixed.extend(fixed_blocks(superblock, group, &descriptor(seen, superblock, group)?));
     }
     Ok(joined(fixed))
 }

@@ -102,18 +102,28 @@ pub(super) fn take_area(reader: &MapReader, pool: &mut Pool) -> Option<(BlockNr,
 
 /// The logged blocks behind a root. Nothing is written.
 pub(super) fn read(reader: &MapReader, root: &Root, map: &Map, faults: Faults) -> Result<Logged> {
-    let checks = LogChecks {
-        sums: !faults.has(Fault::AcceptTornRecord),
-        positions: !faults.has(Fault::AcceptStaleRecord),
-    };
-    let log = read_log(root, checks, &mut |block, buf| reader.volume.read(block, buf))?;
-    let contents = log.contents(reader.volume.block_size, |block| {
+    read_over(reader, root, faults, |block| {
         let contents = match map.get(reader, block)? {
             Some(pointer) => reader.read(block, pointer)?,
             None => reader.volume.read_block(block)?,
         };
         Ok(contents.to_vec())
-    })?;
+    })
+}
+
+/// As [`read`]; `before` reads the contents of a block in the root's generation.
+pub(super) fn read_over(
+    reader: &MapReader,
+    root: &Root,
+    faults: Faults,
+    before: impl FnMut(BlockNr) -> Result<Vec<u8>>,
+) -> Result<Logged> {
+    let checks = LogChecks {
+        sums: !faults.has(Fault::AcceptTornRecord),
+        positions: !faults.has(Fault::AcceptStaleRecord),
+    };
+    let log = read_log(root, checks, &mut |block, buf| reader.volume.read(block, buf))?;
+    let contents = log.contents(reader.volume.block_size, before)?;
     let logged = |found: LogContents| LoggedBlock { contents: found.bytes.into(), data: found.data };
     Ok(contents.into_iter().map(|(block, contents)| (block.0, contents.map(logged))).collect())
 }

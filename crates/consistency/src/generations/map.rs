@@ -8,6 +8,7 @@
 //! Nodes are read on first use. A link whose `at` is `None` leads to a node that was changed since
 //! it was written, or that was never written.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use xact_layout::generations::{MapNode, Pointer, PoolShape, contents_sum, fanout};
@@ -184,6 +185,18 @@ impl Map {
         Ok(found)
     }
 
+    /// All blocks that are not at home, past damage: `damaged` gets the ranges of blocks below
+    /// nodes that cannot be read.
+    pub fn moved_past_damage(
+        &self,
+        reader: &MapReader,
+        damaged: &mut dyn FnMut(Range<u64>),
+    ) -> Vec<(BlockNr, Pointer)> {
+        let mut found = Vec::new();
+        walk_past_damage(reader, &self.root, self.levels - 1, 0, &mut found, damaged);
+        found
+    }
+
     /// Calls `differs` for each block whose place differs between the two maps, in order; skips
     /// shared nodes. Both maps must be written.
     pub fn differences(
@@ -330,6 +343,36 @@ fn walk(
         }
     }
     Ok(true)
+}
+
+fn walk_past_damage(
+    reader: &MapReader,
+    link: &Link,
+    level: u32,
+    first: u64,
+    found: &mut Vec<(BlockNr, Pointer)>,
+    damaged: &mut dyn FnMut(Range<u64>),
+) {
+    let span = reader.span(level);
+    let node = match reader.load(link, level, first) {
+        Ok(Some(node)) => node,
+        Ok(None) => return,
+        Err(_) => {
+            let end = first.saturating_add(span.saturating_mul(reader.fanout() as u64));
+            return damaged(first..end.min(reader.shape.volume_blocks));
+        }
+    };
+    match &**node {
+        Node::Leaf(pointers) => {
+            let numbered = pointers.iter().zip(first..reader.shape.volume_blocks);
+            found.extend(numbered.filter_map(|(pointer, block)| Some((BlockNr(block), (*pointer)?))));
+        }
+        Node::Inner(links) => {
+            for (index, below) in links.iter().enumerate() {
+                walk_past_damage(reader, below, level - 1, first + index as u64 * span, found, damaged);
+            }
+        }
+    }
 }
 
 fn only_here(

@@ -71,6 +71,7 @@ mod pool_use;
 mod published_map;
 mod redirect;
 mod root;
+mod salvage;
 mod snapshot_refs;
 mod snapshots;
 mod writeback_home;
@@ -101,7 +102,7 @@ use crate::snapshots::Snapshots;
 
 use admission::Admission;
 use commit::CommitKind;
-pub use convert::{unmark_backups, volume_on};
+pub use convert::{VolumeOn, unmark_backups, volume_on};
 pub use format::{default_pool_bytes, format as format_generations};
 use log::Log;
 use map::{Map, MapReader};
@@ -109,6 +110,7 @@ use pool::Pool;
 use published_map::PublishedMap;
 use redirect::Redirect;
 use root::{Roots, read_roots};
+pub use salvage::{BlockDamage, DamagedBlocks, Salvage};
 use snapshot_refs::SnapshotRefs;
 use snapshots::SnapshotEntry;
 

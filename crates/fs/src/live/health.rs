@@ -116,7 +116,9 @@ impl Health {
                 let mut logged = self.logged.lock();
                 if logged.is_none_or(|(last, at)| last != *corruption || at.elapsed() > LOG_AGAIN) {
                     *logged = Some((*corruption, Instant::now()));
-                    tracing::warn!("{corruption}; e2fsck will check the volume");
+                    tracing::warn!(
+                        "{corruption}; it was noted in the superblock: run 'xact check' on the volume"
+                    );
                 }
             }
             OnError::ReadOnly => {
