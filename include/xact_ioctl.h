@@ -214,7 +214,7 @@ struct xact_counters {		/* out, all: since the volume was mounted */
 	__u64 tx_held_inodes;	/* now: inodes that open transactions have reserved */
 	__u64 tx_space_percent;	/* the share of the free space that one user's transactions may hold */
 	__u64 tx_revoked;	/* transactions that lost their space, because other calls needed it */
-	__u64 reserved[1];
+	__u64 errors_noted;	/* damage that the superblock notes */
 };
 
 struct xact_pool {		/* out, all: in bytes; 0 on volumes without generations */

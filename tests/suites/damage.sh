@@ -46,19 +46,73 @@ test_inodes_in_use_that_are_marked_free() {
     done
 }
 
-# A group with a corrupt inode bitmap is not used, and the volume remembers it.
-test_a_corrupt_inode_bitmap_is_recorded() {
+# A group with a corrupt bitmap is not used, and the volume remembers it: e2fsck does not skip the
+# volume, and info, check and stat show the damage.
+test_a_corrupt_bitmap_is_recorded() {
+    local block what at
+    needs mke2fs dumpe2fs e2fsck jq
+    for what in 'Inode bitmap' 'Block bitmap'; do
+        # The offset of bits of free inodes, and of free blocks.
+        [[ $what == Inode* ]] && at=100 || at=1000
+        mke2fs -q -F -t ext4 -b 1024 -O metadata_csum disk.img 64M
+        block=$(dumpe2fs disk.img 2>/dev/null | sed -nE "s/.*$what at ([0-9]+).*/\\1/p" | head -1)
+        printf '\xff' | dd of=disk.img bs=1 seek=$((block * 1024 + at)) conv=notrunc status=none
+        mounted disk.img mnt --log log
+        mkdir mnt/d || true
+        seq 10000 >mnt/file || true
+        "$XACT" sync mnt || true
+        "$XACT" stat mnt >stat
+        has stat 'damage: .* run .xact check. on it'
+        unmounted mnt
+        has log "checksum of the ${what,} does not match"
+        [[ $(errors_noted disk.img) -ge 1 ]] || fail "the superblock has no error"
+        dumpe2fs -h disk.img 2>/dev/null >head
+        has head "^Last error block #: +$block\$"
+        has head "^Last error function: +checksum of the ${what,}"
+        equal "$what: info" true "$("$XACT" info disk.img --json | jq .errors_noted)"
+        { "$XACT" check disk.img || true; } >checked 2>&1
+        has checked "note: .* errors were noted in use; the last is 'checksum of the ${what,} .* block $block"
+        # Without -f, e2fsck skips a volume that seems to be clean.
+        { e2fsck -p disk.img || true; } >checked 2>&1
+        has checked 'contains a file system with errors, check forced'
+        rm log
+    done
+}
+
+# The same on a volume with generations, where e2fsck cannot look.
+test_damage_of_a_generation_is_recorded() {
+    local at volume
+    needs jq python3
+    "$XACT" mkfs disk.img --size 64M --block-size 1K --engine generations >/dev/null
+    mounted disk.img mnt
+    mkdir mnt/folder
+    seq -f 'mnt/folder/name-%g' 30 | xargs touch
+    unmounted mnt
+    volume=$("$XACT" info disk.img --json | jq .size_bytes)
+    at=$(grep -abo 'name-17' disk.img | cut -d : -f 1 | awk -v "volume=$volume" '$1 > volume' | tail -n 1)
+    printf '\377' | dd of=disk.img bs=1 seek="$at" conv=notrunc status=none
+    equal "info before" false "$("$XACT" info disk.img --json | jq .errors_noted)"
+    mounted disk.img mnt --log log
+    exits 1 'Structure needs cleaning' -- stat mnt/folder/name-17
+    "$XACT" stat mnt >stat
+    has stat 'damage: .* run .xact check. on it'
+    unmounted mnt
+    equal "info" true "$("$XACT" info disk.img --json | jq .errors_noted)"
+    { "$XACT" check disk.img || true; } >checked 2>&1
+    has checked "note: .* errors? w.* noted in use"
+}
+
+# A damaged inode bitmap is not "no space": if no other group has an inode, the damage is reported.
+test_a_corrupt_inode_bitmap_is_not_a_full_volume() {
     local block
     needs mke2fs dumpe2fs
-    mke2fs -q -F -t ext4 -b 1024 -O metadata_csum disk.img 64M
+    mke2fs -q -F -t ext4 -b 1024 -O metadata_csum disk.img 8M
     block=$(dumpe2fs disk.img 2>/dev/null | sed -nE 's/.*Inode bitmap at ([0-9]+).*/\1/p' | head -1)
     printf '\xff' | dd of=disk.img bs=1 seek=$((block * 1024 + 100)) conv=notrunc status=none
-    mounted disk.img mnt --log log
-    mkdir mnt/d || true
-    touch mnt/d/file || true
+    mounted disk.img mnt
+    exits 1 'Structure needs cleaning' -- mkdir mnt/d
+    exits 1 'Structure needs cleaning' -- touch mnt/file
     unmounted mnt
-    has log 'checksum of the inode bitmap does not match'
-    [[ $(errors_noted disk.img) -ge 1 ]] || fail "the superblock has no error"
 }
 
 # folder_of_300 IMG OPTIONS OF mke2fs…: a volume on which the kernel made a folder d of 300 names.

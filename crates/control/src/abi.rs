@@ -126,7 +126,8 @@ pub struct Counters {
     pub tx_space_percent: u64,
     /// Transactions whose space was revoked because other calls needed it.
     pub tx_revoked: u64,
-    pub reserved: [u64; 1],
+    /// Errors that the superblock notes (`s_error_count`).
+    pub errors_noted: u64,
 }
 
 /// Longest name of the socket of [`Outcome`].

@@ -104,7 +104,7 @@ fn structs(values: &mut Values) {
             checkpoint_writes_saved, new_blocks, overwritten_blocks, device_reads, device_read_bytes,
             device_writes, device_written_bytes, device_flushes, device_empty_flushes, data_hits,
             data_misses, data_bytes, data_limit_bytes, metadata_hits, metadata_misses, tx_held_bytes,
-            tx_held_inodes, tx_space_percent, tx_revoked, reserved
+            tx_held_inodes, tx_space_percent, tx_revoked, errors_noted
         };
         xact_pool = Pool { size, used, snapshots, log, waiting, needed, reserved };
         xact_outcome = Outcome { len, reserved, socket };

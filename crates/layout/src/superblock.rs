@@ -6,7 +6,7 @@ use crate::bytes::fields;
 use crate::checksum::crc32c;
 use crate::feature::{self, compat, incompat, ro_compat};
 use crate::mode_record::{MODE_RECORD_AT, MODE_RECORD_BYTES, MODE_SETTINGS, ModeRecord};
-use crate::{get_u16, get_u32, put_u32, put_u64};
+use crate::{get_u16, get_u32, get_u64, put_u32, put_u64};
 
 /// Byte offset of the primary superblock on the volume.
 pub const SUPERBLOCK_OFFSET: u64 = 1024;
@@ -171,6 +171,17 @@ impl Superblock {
         }
         self.put_error(0x1CC, 0x27B, error, [0, 4, 12, 20, 8]);
         self.set_error_count(self.error_count().saturating_add(1));
+    }
+
+    /// The phrase of the last error (`s_last_error_func`).
+    pub fn last_error_text(&self) -> &[u8] {
+        let field = &self.bytes[0x1CC + 20..][..ERROR_TEXT_BYTES];
+        &field[..field.iter().position(|&byte| byte == 0).unwrap_or(ERROR_TEXT_BYTES)]
+    }
+
+    /// The block of the last error; 0 if none was named.
+    pub fn last_error_block(&self) -> u64 {
+        get_u64(&self.bytes, 0x1CC + 12)
     }
 
     /// The fields of one error: `places` are those of time, inode, block, function and line behind

@@ -48,7 +48,7 @@ pub struct VolumeInfo {
     pub needs_recovery: bool,
     /// Whether the volume was unmounted cleanly and has no errors noted.
     pub clean: bool,
-    /// Whether errors were noted for e2fsck.
+    /// Whether damage was noted in use; `xact check` or e2fsck should look at the volume.
     pub errors_noted: bool,
     /// Names of the ext4 features, as `mke2fs -O` has them.
     pub features: Vec<String>,
@@ -81,8 +81,10 @@ impl VolumeInfo {
         let newest = if info.generations { newest_generation(path) } else { None };
         Ok(match newest {
             Some((superblock, pool)) => {
-                let VolumeInfo { label, free_bytes, free_inodes, .. } = VolumeInfo::of(&superblock);
-                VolumeInfo { label, free_bytes, free_inodes, pool: Some(pool), ..info }
+                let VolumeInfo { label, free_bytes, free_inodes, errors_noted, .. } =
+                    VolumeInfo::of(&superblock);
+                let clean = info.clean && !errors_noted;
+                VolumeInfo { label, free_bytes, free_inodes, errors_noted, clean, pool: Some(pool), ..info }
             }
             None => info,
         })

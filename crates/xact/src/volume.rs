@@ -301,6 +301,11 @@ impl Volume {
         self.base.engine().is_host_full()
     }
 
+    /// Number of errors that the superblock notes: damage met since the last repair.
+    pub fn errors_noted(&self) -> u64 {
+        self.base.errors_noted()
+    }
+
     /// Opens a snapshot for reading. [`Error::Usage`] where no snapshot has this name.
     pub fn open_snapshot(&self, name: &str) -> Result<Snapshot> {
         Ok(Snapshot::new(self.generations()?.image(Some(name))?))

@@ -1,6 +1,7 @@
 //! Step 1: the superblock, the group descriptors, and the positions of the fixed metadata.
 
 use xact_layout::group::INODE_UNINIT;
+use xact_layout::superblock::STATE_ERRORS;
 use xact_types::{GroupNr, Result, Run, Site};
 
 use super::Checker;
@@ -17,6 +18,18 @@ impl Checker<'_> {
             if wrong {
                 self.report.problem(Site::Superblock, what);
             }
+        }
+        if sb.state() & STATE_ERRORS != 0 {
+            let times = sb.error_count();
+            let last = String::from_utf8_lossy(sb.last_error_text()).into_owned();
+            let text = match (last.is_empty(), sb.last_error_block()) {
+                (true, _) => "errors were noted in use".into(),
+                (_, 0) => format!("{times} errors were noted in use; the last is '{last}'"),
+                (_, block) => {
+                    format!("{times} errors were noted in use; the last is '{last}', of block {block}")
+                }
+            };
+            self.report.remark(text);
         }
         if sb.first_data_block() > 0 {
             // The boot block is in no group, and no file may claim it.

@@ -25,6 +25,8 @@ struct Statistics {
     read_only: bool,
     /// Whether this is the view of a transaction.
     in_transaction: bool,
+    /// Errors that the superblock notes; 0 on a sound volume.
+    errors_noted: u64,
     /// Whether sync(2) and syncfs(2) reach the daemon.
     sync_reaches: bool,
     size_bytes: u64,
@@ -408,6 +410,7 @@ pub fn stat(args: &Stat) -> Result<()> {
         image: mounts::image(&mount).display().to_string(),
         read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         in_transaction: mount.is_view(),
+        errors_noted: reading.counters.errors_noted,
         sync_reaches: control::mount_flags(&mount.point).is_ok_and(|flags| flags & MOUNT_SYNCS != 0),
         size_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         free_bytes: space.f_bfree.saturating_mul(space.f_frsize),
@@ -427,13 +430,19 @@ pub fn stat(args: &Stat) -> Result<()> {
         return print_json(&statistics);
     }
     print(&format!(
-        "{} on {}{}\nspace:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\nsync:    {}\n{}data in cache: {} of {}\n{}",
+        "{} on {}{}\n{}space:   {} free of {}, {} for users\ninodes:  {} free of {}\n{}{}modes:   {}\nsync:    {}\n{}data in cache: {} of {}\n{}",
         statistics.image,
         statistics.mount,
         match (statistics.read_only, statistics.in_transaction) {
             (true, _) => ", read-only",
             (_, true) => ", inside a transaction",
             _ => "",
+        },
+        match statistics.errors_noted {
+            0 => String::new(),
+            count => format!(
+                "damage:  {count} errors were noted: unmount the volume, and run 'xact check' on it\n"
+            ),
         },
         size_text(statistics.free_bytes),
         size_text(statistics.size_bytes),

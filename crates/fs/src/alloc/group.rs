@@ -220,8 +220,8 @@ impl AllocatorCore {
     }
 
     fn load_blocks(&self, number: GroupNr) -> Result<Bitmap> {
-        let corrupt = |what| Err(Error::corrupt(Site::Group(number), what));
         let desc = self.desc(number)?;
+        let corrupt = |what| Err(Error::corrupt(Site::Block(desc.block_bitmap()), what));
         let len = self.sb.blocks_in_group(number);
         let bits = if self.sb.has_group_csum() && desc.has_flag(BLOCK_UNINIT) {
             Bitmap::from_bytes(&self.fresh_block_bitmap(number), len)
@@ -251,8 +251,8 @@ impl AllocatorCore {
     }
 
     fn load_inodes(&self, number: GroupNr) -> Result<Bitmap> {
-        let corrupt = |what| Err(Error::corrupt(Site::Group(number), what));
         let desc = self.desc(number)?;
+        let corrupt = |what| Err(Error::corrupt(Site::Block(desc.inode_bitmap()), what));
         let len = self.sb.inodes_per_group();
         let mut bits = if self.sb.has_group_csum() && desc.has_flag(INODE_UNINIT) {
             Bitmap::from_bytes(&self.fresh_inode_bitmap(), len)

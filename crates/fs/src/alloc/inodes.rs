@@ -56,6 +56,10 @@ impl AllocatorCore {
         if host_full {
             return Err(Error::HostFull);
         }
+        if self.counters.pending_inodes() > 0 {
+            // The commit that makes them available may help.
+            return Err(Error::NoSpace);
+        }
         Err(self.damage.first().unwrap_or(Error::NoSpace))
     }
 

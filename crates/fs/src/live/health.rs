@@ -148,6 +148,11 @@ impl Health {
         self.engine.commit(commit)
     }
 
+    /// Number of errors that the superblock notes.
+    pub fn errors_noted(&self) -> u64 {
+        crate::superblock::read(&self.engine, &self.sb).map_or(0, |sb| sb.error_count().into())
+    }
+
     /// The damage that a listing of the folder has met since the volume was opened.
     pub fn folder_damage(&self, dir: Ino) -> Option<Error> {
         self.damaged_folders.lock().get(&dir).cloned()

@@ -15,6 +15,11 @@ impl LiveFs {
         self.writeback.written_blocks()
     }
 
+    /// Number of errors that the superblock notes.
+    pub fn errors_noted(&self) -> u64 {
+        self.health.errors_noted()
+    }
+
     /// Durations of all `fsync` and `fdatasync` calls so far.
     pub fn sync_times(&self) -> LatencySnapshot {
         self.writeback.sync_times()

@@ -41,7 +41,7 @@ pub fn counters(volume: &Volume) -> Counters {
         tx_held_inodes: held.inodes,
         tx_space_percent: held.limit_percent.into(),
         tx_revoked: held.revoked,
-        reserved: [0; 1],
+        errors_noted: volume.errors_noted(),
     }
 }
 
