@@ -170,3 +170,71 @@ test_deleted_space_is_there_at_once() {
     unmounted mnt
     sound disk.img
 }
+
+# Stores into holes of a mapping on a full volume. FUSE does not ask the daemon when a page becomes
+# writable, so there is no SIGBUS as on the kernel's ext4: the failure comes at the write-back.
+# msync, fsync and close report it, the log names the file, and a transaction is not committed.
+test_stores_into_holes_on_a_full_volume() {
+    local engine how
+    cat >stores.py <<'END'
+import errno, mmap, os, sys
+path, how = sys.argv[1:]
+fd = os.open(path, os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 20 << 20)
+mapping = mmap.mmap(fd, 20 << 20)
+for at in range(0, 20 << 20, 4096):
+    mapping[at] = 1
+try:
+    if how == "msync":
+        mapping.flush()
+    elif how == "fsync":
+        os.fsync(fd)
+    elif how == "close":
+        os.close(fd)
+    print(how, "OK")
+except OSError as error:
+    print(how, errno.errorcode[error.errno])
+os._exit(0)
+END
+    for engine in journal generations; do
+        "$XACT" mkfs disk.img --size 60M --block-size 4K --engine $engine --force >/dev/null
+        mounted disk.img mnt --log log
+        mkdir mnt/folder
+        { dd if=/dev/zero of=mnt/fill bs=1M 2>/dev/null || true; }
+        for how in msync fsync close; do
+            equal "$engine: a store and $how" "$how ENOSPC" "$(python3 stores.py mnt/folder/$how $how)"
+            wait_until "the log of $how" grep -q "stores through a mapping of /folder/$how are lost.*no space left" log
+        done
+        equal "$engine: a store alone" "exit OK" "$(python3 stores.py mnt/folder/exit exit)"
+        wait_until "the log of a store alone" grep -q 'stores through a mapping of /folder/exit are lost' log
+        exits 73 'no space left' -- "$XACT" run --at mnt -- python3 stores.py "$PWD/mnt/folder/inside" exit
+        [[ ! -e mnt/folder/inside ]] || fail "$engine: the transaction was committed"
+        unmounted mnt
+        sound disk.img
+        rm log
+    done
+}
+
+# Inotify reports the calls of programs. A commit changes files without calls, so watchers get no
+# event of it, and events of all calls outside of transactions.
+test_watchers_get_no_events_of_a_commit() {
+    cat >watch.py <<'END'
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None)
+watch = libc.inotify_init1(os.O_NONBLOCK)
+libc.inotify_add_watch(watch, sys.argv[1].encode(), 0x3C2)  # modify, moved, create, delete
+subprocess.run(sys.argv[2:], check=True)
+try:
+    print(len(os.read(watch, 65536)) > 0)
+except BlockingIOError:
+    print(False)
+END
+    volume disk.img
+    mounted disk.img mnt
+    mkdir mnt/folder
+    touch mnt/folder/a
+    local changes='echo x >mnt/folder/new; echo y >>mnt/folder/a; mv mnt/folder/new mnt/folder/moved; rm mnt/folder/moved'
+    equal "events of calls" True "$(python3 watch.py mnt/folder sh -c "$changes")"
+    equal "events of a commit" False "$(python3 watch.py mnt/folder "$XACT" run --at mnt -- sh -c "$changes")"
+    unmounted mnt
+}

@@ -1,4 +1,4 @@
-//! The losses of a volume that could not be closed, by the paths of its files.
+//! The losses of a volume that could not be closed, by the paths of its files; paths of inodes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -31,6 +31,12 @@ impl Volume {
         let paths = paths_of(&**live, &unsaved, most);
         let others = unsaved.len().saturating_sub(paths.len()) as u64;
         Unsaved { paths, others }
+    }
+
+    /// A path of an inode with a leading `/`, by a search of limited length; `None` if it found
+    /// none.
+    pub fn path_of(&self, ino: Ino) -> Option<Vec<u8>> {
+        paths_of(&**self.live(), &BTreeSet::from([ino]), 1).pop()
     }
 }
 
@@ -92,6 +98,8 @@ mod tests {
             paths,
             ["/folder", "/folder/0", "/folder/1", "/folder/2"].map(|path| path.as_bytes().to_vec())
         );
+        assert_eq!(volume.path_of(volume.metadata("/folder/1").unwrap().ino).unwrap(), b"/folder/1");
+        assert_eq!(volume.path_of(Ino(9999)), None);
         let some = volume.unsaved(2);
         assert_eq!((some.paths.len(), some.others), (2, 2));
         volume.poison("a test");

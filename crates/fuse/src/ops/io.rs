@@ -108,7 +108,12 @@ impl Server {
             by: if mapped { Caller::ROOT } else { caller(header, 0) },
         };
         let kills = how.kill_suidgid && has_privileges(request_view, ino)?;
-        let placed = request_view.view().write(ino, args.offset, data, how)?;
+        let written = request_view.view().write(ino, args.offset, data, how);
+        if let (Err(error), true, RequestView::Live { .. }) = (&written, mapped, request_view) {
+            // In a transaction, the commit fails.
+            self.note_failed_stores(ino, args.offset..args.offset + data.len() as u64, error);
+        }
+        let placed = written?;
         if kills {
             self.forget_attributes(request_view.node(ino));
         }

@@ -1,5 +1,6 @@
 //! Operations of the protocol as calls of a view. One file for each kind of operation.
 
+pub mod failed_stores;
 pub mod jobs;
 pub mod kernel_refs;
 pub mod process;
@@ -61,6 +62,7 @@ pub struct Server {
     /// The kernel's last request, which is answered when the volume is closed.
     destroy: Mutex<Option<(Arc<Channel>, u64)>>,
     pub(crate) jobs: jobs::Jobs,
+    failed_stores: failed_stores::FailedStores,
     pub(crate) processes: Processes,
     pub(crate) inline_end: InlineEnd,
     pub(crate) reaper: Reaper,
@@ -120,6 +122,7 @@ impl Server {
             exclusive: AtomicBool::new(false),
             destroy: Mutex::default(),
             jobs: jobs::Jobs::default(),
+            failed_stores: Default::default(),
             processes: Processes::default(),
             pool_use: Mutex::default(),
             inline_end: InlineEnd::default(),
