@@ -474,6 +474,7 @@ test_generations_of_all_sizes() {
         unmounted mnt
     done
     exits 64 'too small' -- "$XACT" mkfs small.img --size 64M --engine generations --pool-size 200K
+    exits 64 'it needs [0-9]+K' -- "$XACT" mkfs small.img --size 64M --engine generations --pool-size 400K
     exits 64 'needs --engine generations' -- "$XACT" mkfs small.img --size 64M --pool-size 8M
 }
 
@@ -653,6 +654,23 @@ test_generations_restore_and_kills() {
     unmounted mnt
     wait "$DAEMON"
     sound disk.img
+}
+
+# Small volumes get the pool that they need, with every block size.
+test_generations_on_small_volumes() {
+    local size block
+    for size in 12M 16M 40M 100M 128M; do
+        for block in 1K 2K 4K; do
+            volume disk.img --size $size --block-size $block --force
+            mounted disk.img mnt
+            seq 1000 >mnt/file
+            unmounted mnt
+            sound disk.img
+        done
+    done
+    exits 64 'enlarge the image with --size to [0-9]+ MiB at least' -- \
+        "$XACT" mkfs small.img --size 5M --block-size 4K --engine generations
+    [[ ! -e small.img ]] || fail "a failed mkfs left its image"
 }
 
 # A volume with files, in source too. VOLUME is its size without the pool. With a snapshot, some

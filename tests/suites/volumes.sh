@@ -40,6 +40,26 @@ test_mkfs_of_all_block_sizes_and_of_large_volumes() {
     done
 }
 
+# On a block device, --size is the part of it that the volume takes; -L is short for --label.
+test_mkfs_of_a_part_of_a_block_device() {
+    local loop
+    needs losetup
+    truncate -s 64M device
+    loop=$(losetup -f --show device)
+    # shellcheck disable=SC2064  # the device of now
+    trap "losetup -d $loop" RETURN
+    exits 64 'has 64.* MiB, which is less than --size 128' -- "$XACT" mkfs "$loop" --size 128M
+    exits 64 'takes its whole device' -- "$XACT" mkfs "$loop" --size 32M --engine generations
+    exits 64 'smallest' -- "$XACT" mkfs "$loop" --size 64K
+    "$XACT" mkfs "$loop" --size 32M -L part
+    equal "size" 33554432 "$("$XACT" info "$loop" --json | sed -nE 's/.*"size_bytes": ([0-9]+).*/\1/p' | head -n 1)"
+    "$XACT" info "$loop" | grep -q 'label: *part'
+    mounted "$loop" mnt
+    seq 1000 >mnt/file
+    unmounted mnt
+    sound "$loop"
+}
+
 test_mkfs_overwrites_nothing_without_force() {
     "$XACT" mkfs disk.img --size 64M --label first >/dev/null
     exits 64 'already holds an ext2, ext3 or ext4 file system' -- "$XACT" mkfs disk.img --label second
@@ -57,6 +77,7 @@ test_mkfs_of_wrong_arguments() {
     exits 64 'Set the size' -- "$XACT" mkfs disk.img
     exits 64 'invalid size' -- "$XACT" mkfs disk.img --size lots
     exits 64 'too small' -- "$XACT" mkfs disk.img --size 1k
+    exits 64 'the smallest size is [0-9]+ MiB' -- "$XACT" mkfs disk.img --size 8M --journal-size 16M
     exits 64 'invalid UUID' -- "$XACT" mkfs disk.img --size 64M --uuid x
     exits 64 'disk.img: ' -- "$XACT" mkfs disk.img --size 64M --block-size 3000
     exits 64 'disk.img: ' -- "$XACT" mkfs disk.img --size 64M --reserved-percent 99

@@ -50,8 +50,8 @@ pub use engine::{Engine, lock_within};
 pub use fault::on_each_step;
 pub use fault::{Fault, Faults};
 pub use generations::{
-    BlockDamage, DamagedBlocks, Salvage, VolumeOn, default_pool_bytes, format_generations, unmark_backups,
-    volume_on,
+    BlockDamage, DamagedBlocks, Salvage, VolumeOn, default_pool_bytes, format_generations, min_pool_bytes,
+    unmark_backups, volume_on,
 };
 pub use handle::{FORGOTTEN_AT_ONCE, Handle};
 pub use mechanism::{DataInLog, DataWrite, EngineStats, JournalSize, ReserveClass, ResizableJournal};

@@ -20,7 +20,7 @@ use std::io::Read;
 use xact_device::BlockDevice;
 use xact_types::{Error, Result, Timestamp};
 
-pub use generations::mkfs_generations;
+pub use generations::{check_generations, default_pool_bytes_for, mkfs_generations};
 use place::BlockLayout;
 use plan::VolumePlan;
 use write::Writer;

@@ -19,10 +19,13 @@ pub struct Mkfs {
     pub image: PathBuf,
     /// Size of the image file, such as 512M or 2T; required for a new one [default: its current
     /// size].
+    ///
+    /// On a block device: the part of it that the volume takes [default: all]. A volume with
+    /// generations takes the whole device.
     #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
     pub size: Option<u64>,
     /// Name of the volume, at most 16 bytes [default: none].
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
     pub label: String,
     /// UUID of the volume [default: random].
     #[arg(long, value_parser = values::parse_uuid)]
@@ -38,7 +41,8 @@ pub struct Mkfs {
     /// How the volume survives crashes.
     #[arg(long, value_enum, default_value_t = EngineKind::Journal)]
     pub engine: EngineKind,
-    /// Size of the pool, with --engine generations [default: 1/16 of the device, 4M to 1G].
+    /// Size of the pool, with --engine generations [default: 1/16 of the device, 4M to 1G; on
+    /// small volumes as much as it needs].
     ///
     /// The pool holds changed metadata, and what snapshots keep. It lies behind the volume, within
     /// the size of the image or device.

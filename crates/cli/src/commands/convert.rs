@@ -31,7 +31,7 @@ fn to_generations(args: &Convert) -> Result<()> {
         return Err(Failure::usage(format!("{} has generations already", image.display())));
     }
     let volume = found.size_bytes;
-    let pool = args.pool_size.unwrap_or(default_pool_bytes(volume));
+    let pool = args.pool_size.unwrap_or(default_pool_bytes(volume, found.block_size));
     // It grows first: the space behind the volume is harmless as long as nothing refers to it.
     resize(image, |size| size.max(volume.saturating_add(pool)))?;
     let device = image::open(image, OpenMode::ReadWrite)?;

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use rustix::process::{getegid, geteuid};
 use serde::Serialize;
-use xact::default_pool_bytes;
 use xact::device::OpenMode;
-use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport, check};
+use xact::mkfs::{JournalSize, MkfsOptions, MkfsReport, check, check_generations, default_pool_bytes_for};
 
 use crate::args::{EngineKind, Mkfs};
 use crate::exit::{Failure, Result};
@@ -19,6 +18,9 @@ use crate::values::{size_text, uuid_text};
 
 /// The smallest volume: below it, ext4's own structures hardly fit.
 const SMALLEST: u64 = 256 << 10;
+/// The smallest size that fits is searched in these steps, and with this number of doublings.
+const STEP: u64 = 1 << 20;
+const DOUBLINGS: u32 = 12;
 
 #[derive(Debug, Serialize)]
 struct Made {
@@ -85,11 +87,17 @@ fn prepare(args: &Mkfs) -> Result<Prepared> {
         }
         Ok(_) => {
             check_contents(args)?;
-            if args.size.is_some() {
-                return Err(Failure::usage(
-                    "--size applies to image files: the size of a block device is fixed",
-                ));
+            let device_bytes = image::open(&args.image, OpenMode::ReadWrite)?.size_bytes();
+            let size = args.size.unwrap_or(device_bytes);
+            if size > device_bytes {
+                let (has, wanted) = (size_text(device_bytes), size_text(size));
+                return Err(Failure::usage(format!("{name} has {has}, which is less than --size {wanted}")));
             }
+            if size < device_bytes && args.engine == EngineKind::Generations {
+                return Err(Failure::usage("a volume with generations takes its whole device")
+                    .hint("Omit --size. The pool takes what the volume leaves: see --pool-size."));
+            }
+            check_size(args, size)?;
             Ok(Prepared { new: false, zeroed: false })
         }
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -125,24 +133,55 @@ fn check_options(args: &Mkfs) -> Result<()> {
 /// Checks the size of the volume against the options, before an old image is truncated.
 fn check_size(args: &Mkfs, size: u64) -> Result<()> {
     let pool = match args.engine {
-        EngineKind::Generations => args.pool_size.unwrap_or(default_pool_bytes(size)),
+        EngineKind::Generations => {
+            args.pool_size.unwrap_or(default_pool_bytes_for(size, &options(args, true)))
+        }
         EngineKind::Journal | EngineKind::None => 0,
     };
     let volume = size.saturating_sub(pool);
     if volume < SMALLEST && pool > 0 {
+        let enough = smallest_size(args, size)
+            .map_or(String::new(), |least| format!(" to {} at least", size_text(least)));
         let (size, pool, left) = (size_text(size), size_text(pool), size_text(volume));
         return Err(Failure::usage(format!(
             "a pool of {pool} in an image of {size} leaves {left} for the volume"
         ))
-        .hint(
-            "The pool is part of the image: reduce it with --pool-size, or enlarge the image with --size.",
-        ));
+        .hint(format!(
+            "The pool is part of the image: reduce it with --pool-size, or enlarge the image with --size{enough}."
+        )));
     }
     if volume < SMALLEST {
         return Err(Failure::usage(format!("a volume of {} is too small", size_text(size)))
             .hint(format!("The smallest is {}.", size_text(SMALLEST))));
     }
-    check(volume, &options(args, true)).map_err(|e| Failure::volume(&args.image, e))
+    fits(args, size).map_err(|e| {
+        let failure = Failure::volume(&args.image, e);
+        let smallest = smallest_size(args, size).map(size_text);
+        smallest.map_or(failure.clone(), |least| {
+            failure.hint(format!("With these options, the smallest size is {least}."))
+        })
+    })
+}
+
+/// An error if no volume with these options fits.
+fn fits(args: &Mkfs, size: u64) -> xact::Result<()> {
+    let options = options(args, true);
+    match args.engine {
+        EngineKind::Generations => check_generations(size, &options, args.pool_size),
+        EngineKind::Journal | EngineKind::None => check(size, &options),
+    }
+}
+
+/// The smallest size above `size` that fits the options, rounded up; `None` if none was found.
+fn smallest_size(args: &Mkfs, size: u64) -> Option<u64> {
+    let step = if size < STEP { 64 << 10 } else { STEP };
+    let mut too_small = size / step;
+    let mut enough = (0..DOUBLINGS).map(|n| (too_small + 1) << n).find(|&n| fits(args, n * step).is_ok())?;
+    while enough - too_small > 1 {
+        let middle = too_small.midpoint(enough);
+        if fits(args, middle * step).is_ok() { enough = middle } else { too_small = middle }
+    }
+    Some(enough * step)
 }
 
 fn cannot_size(image: &Path, size: u64, error: io::Error) -> Failure {
@@ -189,6 +228,7 @@ fn options(args: &Mkfs, zeroed: bool) -> MkfsOptions {
         label: args.label.clone(),
         uuid: args.uuid,
         block_size: args.block_size,
+        size_bytes: args.size,
         inode_ratio: args.inode_ratio,
         journal,
         reserved_percent: args.reserved_percent,

@@ -61,6 +61,11 @@ pub(super) fn of_a_commit(pool_blocks: u64) -> u64 {
     pool_blocks / 32 * 7
 }
 
+/// The fewest blocks of a pool in which a commit may take this number of them.
+pub(super) fn pool_for_commits_of(blocks: u64) -> u64 {
+    blocks.div_ceil(7) * 32
+}
+
 /// The most pool blocks of the intent log's area, and the most that a generation takes for logged
 /// blocks, on top of its own.
 pub(super) fn of_the_log(pool_blocks: u64) -> u64 {

@@ -9,7 +9,7 @@ use xact_layout::generations::{Pointer, ROOT_BYTES, Root, contents_sum};
 use xact_types::{BlockNr, Result};
 
 use super::log::{self, Log};
-use super::map::{Map, MapReader};
+use super::map::{Map, MapReader, most_nodes};
 use super::pool::Pool;
 use super::published_map::LoggedBlock;
 use super::snapshots::{Change, ListChange, Settled};
@@ -31,6 +31,12 @@ pub(super) fn credits_within(reader: &MapReader, room: u64) -> u32 {
     // Blocks written home also change nodes of the map, and the snapshot list takes some blocks.
     let nodes = |blocks: u64| reader.most_nodes(blocks + home_blocks(blocks as usize) as u64);
     u32::try_from(admission::most_within(room, room, nodes)).unwrap_or(u32::MAX)
+}
+
+/// The most pool blocks that a commit of `credits` blocks takes on a volume of this size.
+pub(super) fn blocks_taken(volume_blocks: u64, block_size: u32, credits: u32) -> u64 {
+    let changed = u64::from(credits) + home_blocks(credits as usize) as u64;
+    u64::from(credits) + most_nodes(volume_blocks, block_size as usize, changed)
 }
 
 /// The blocks that a commit writes home in addition to its own.

@@ -21,20 +21,37 @@ use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{MAX_BITMAP_BLOCKS, Pointer, PoolShape, Root, contents_sum};
 use xact_layout::superblock::SUPERBLOCK_BYTES;
+use xact_types::units::size_text;
 use xact_types::{BlockNr, Error, Result};
 
 use super::map::{Map, MapReader};
 use super::pool::Pool;
-use super::{commit, root, writeback_home};
+use super::{admission, commit, root, writeback_home};
 use crate::core::superblock_io::{self, Flags, Health, SuperblockPlace};
 use crate::core::volume::Volume;
 
 /// Fewest credits that every operation can do with.
 const MIN_CREDITS: u32 = 256;
 
-/// Size of the pool for a device of this size: a sixteenth, at least 4 MiB, at most 1 GiB.
-pub fn default_pool_bytes(device_bytes: u64) -> u64 {
-    (device_bytes / 16).clamp(4 << 20, 1 << 30)
+/// Size of the pool for a device of this size: a sixteenth, at least 4 MiB or what a volume of this
+/// size needs, at most 1 GiB.
+pub fn default_pool_bytes(device_bytes: u64, block_size: u32) -> u64 {
+    let least = min_pool_bytes(device_bytes, block_size).next_multiple_of(1 << 20);
+    (device_bytes / 16).clamp(4 << 20, 1 << 30).max(least)
+}
+
+/// Size of the smallest pool for a volume of this size: a commit in it can change [`MIN_CREDITS`]
+/// blocks.
+pub fn min_pool_bytes(volume_bytes: u64, block_size: u32) -> u64 {
+    let volume_blocks = volume_bytes / u64::from(block_size);
+    let taken = commit::blocks_taken(volume_blocks, block_size, MIN_CREDITS);
+    let needed = admission::pool_for_commits_of(taken);
+    let mut shape = PoolShape { block_size, volume_blocks, device_blocks: volume_blocks + needed };
+    // The roots and the bitmap come on top.
+    while shape.pool_blocks() < needed {
+        shape.device_blocks += needed - shape.pool_blocks();
+    }
+    (shape.device_blocks - volume_blocks) * u64::from(block_size)
 }
 
 /// Gives the ext4 volume at the start of `device` generations; the rest of the device is the pool.
@@ -63,7 +80,11 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     let volume = Arc::new(volume);
     let reader = MapReader { volume: volume.clone(), shape };
     if commit::max_credits(&reader) < MIN_CREDITS {
-        return Err(Error::Usage("the pool is too small for this volume: give it more room".into()));
+        let least = size_text(
+            min_pool_bytes(shape.volume_blocks * u64::from(shape.block_size), shape.block_size)
+                .next_multiple_of(1 << 16),
+        );
+        return Err(Error::Usage(format!("the pool is too small for this volume: it needs {least}")));
     }
     if home.health == Health::TornFlags {
         // A crash during a conversion tore it. The generation gets a copy of it, which must be

@@ -42,6 +42,19 @@ pub(crate) struct MapReader {
     pub shape: PoolShape,
 }
 
+/// The most nodes that a change of `blocks` blocks rewrites in a map over `volume_blocks`.
+pub(super) fn most_nodes(volume_blocks: u64, block_size: usize, blocks: u64) -> u64 {
+    let (mut nodes, mut span) = (0, 1u64);
+    loop {
+        span = span.saturating_mul(fanout(block_size) as u64);
+        let of_level = volume_blocks.div_ceil(span);
+        nodes += of_level.min(blocks);
+        if of_level <= 1 {
+            return nodes;
+        }
+    }
+}
+
 impl MapReader {
     fn fanout(&self) -> usize {
         fanout(self.volume.block_size)
@@ -63,8 +76,7 @@ impl MapReader {
 
     /// The most nodes that a change of `blocks` blocks rewrites.
     pub fn most_nodes(&self, blocks: u64) -> u64 {
-        let nodes = |level| self.shape.volume_blocks.div_ceil(self.span(level + 1));
-        (0..self.levels()).map(|level| nodes(level).min(blocks)).sum()
+        most_nodes(self.shape.volume_blocks, self.volume.block_size, blocks)
     }
 
     /// The contents behind a pointer, verified.

@@ -103,7 +103,7 @@ use crate::snapshots::Snapshots;
 use admission::Admission;
 use commit::CommitKind;
 pub use convert::{VolumeOn, unmark_backups, volume_on};
-pub use format::{default_pool_bytes, format as format_generations};
+pub use format::{default_pool_bytes, format as format_generations, min_pool_bytes};
 use log::Log;
 use map::{Map, MapReader};
 use pool::Pool;

@@ -42,7 +42,7 @@ impl VolumePlan {
     pub fn new(size_bytes: u64, options: &MkfsOptions, random: [u8; 32]) -> Result<VolumePlan> {
         check_options(options)?;
         let default = usage(size_bytes);
-        let block_size = options.block_size.unwrap_or(default.block_size);
+        let block_size = block_size(size_bytes, options);
         let mut sb = Superblock::zeroed();
         fill_constants(&mut sb, options, block_size, random);
 
@@ -121,6 +121,11 @@ fn usage(size_bytes: u64) -> SizeDefaults {
         _ => (4096, 65536),
     };
     SizeDefaults { block_size, inode_ratio }
+}
+
+/// The block size of a volume of this size.
+pub(super) fn block_size(size_bytes: u64, options: &MkfsOptions) -> u32 {
+    options.block_size.unwrap_or(usage(size_bytes).block_size)
 }
 
 fn refuse<T>(why: impl Into<String>) -> Result<T> {
