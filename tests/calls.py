@@ -70,6 +70,38 @@ def fallocate():
             os.close(fd)
 
 
+def largest():
+    fd, source = make("largest", 10), make("source", 8192)
+    low, high = 0, (1 << 63) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        try:
+            os.ftruncate(fd, middle)
+            low = middle
+        except OSError:
+            high = middle - 1
+    os.ftruncate(fd, 10)
+    show("write across", lambda: os.pwrite(fd, bytes(8192), low - 4096))
+    show("write at", lambda: os.pwrite(fd, b"x", low))
+    show("write past", lambda: os.pwrite(fd, b"x", low + 1))
+    show("copy across", lambda: os.copy_file_range(source, fd, 8192, 0, low - 100))
+    show("copy at", lambda: os.copy_file_range(source, fd, 8192, 0, low))
+    show("reserve across", lambda: call(libc.fallocate(fd, 0, ctypes.c_long(low - 100), ctypes.c_long(200))))
+    show("size", lambda: os.fstat(fd).st_size == low)
+    append = os.open("largest", os.O_WRONLY | os.O_APPEND)
+    show("append", lambda: os.write(append, b"x"))
+    os.ftruncate(fd, 0)
+
+
+def reserved():
+    fd = make("reserved", 5000)
+    os.fsync(fd)
+    before = os.fstat(fd).st_blocks
+    show("reserve", lambda: call(libc.fallocate(fd, KEEP, ctypes.c_long(0), ctypes.c_long(1 << 20))))
+    os.ftruncate(fd, 5000)
+    show("after a cut to the same size", lambda: os.fstat(fd).st_blocks - before)
+
+
 def sparse():
     fd = os.open("sparse", os.O_RDWR | os.O_CREAT)
     for at in [1 << 20, 3 << 20, 1 << 33]:
@@ -228,8 +260,8 @@ def locks():
 def main():
     os.chdir(sys.argv[1])
     os.umask(0o022)
-    parts = [fallocate, sparse, renames, unnamed, mappings, direct, flags, copies, special, access_lists]
-    for part in parts + [attributes, locks]:
+    parts = [fallocate, largest, reserved, sparse, renames, unnamed, mappings, direct, flags, copies]
+    for part in parts + [special, access_lists, attributes, locks]:
         print(f"-- {part.__name__}")
         part()
 

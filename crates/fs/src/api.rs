@@ -170,6 +170,21 @@ pub struct WriteHow {
     pub by: Caller,
 }
 
+/// The bytes that a write has written. They are fewer than given if the file would exceed its
+/// largest size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// The offset of the first byte in the file.
+    pub offset: u64,
+    pub len: usize,
+}
+
+impl Written {
+    pub fn end(self) -> u64 {
+        self.offset + self.len as u64
+    }
+}
+
 /// The effect of `fallocate` on a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allocate {
@@ -294,8 +309,8 @@ pub trait View: Send + Sync {
 
     /// Appends the range `offset..offset+len` of the file to `out`, as far as the file reaches.
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
-    /// Writes all of `data` and returns its offset in the file.
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64>;
+    /// Writes `data`, as far as the largest size of a file allows. `EFBIG`: not one byte of it.
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written>;
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()>;
     /// Copies within the view; returns the number of bytes copied (short at the end of file).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64>;

@@ -31,7 +31,7 @@ pub mod xattr;
 
 pub use api::{
     Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, PERSISTED_FOLDER, RenameHow, SeekTo, SetAttr,
-    TimeChange, View, VolumeSpace, WriteHow, XattrHow, is_persisted_folder,
+    TimeChange, View, VolumeSpace, WriteHow, Written, XattrHow, is_persisted_folder,
 };
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use journal_modes::{DataMode, InodeUpdate, ModeChoice, Modes};

@@ -130,7 +130,7 @@ impl Exerciser {
         self.note(format!("write {len} at {offset}, append: {append}"));
         let data: Vec<u8> = (0..len).map(|_| self.rng.next() as u8).collect();
         let how = WriteHow { append, ..WriteHow::default() };
-        let at = self.must("write", self.view().write(self.ino, offset, &data, how));
+        let at = self.must("write", self.view().write(self.ino, offset, &data, how)).offset;
         assert_eq!(at, offset);
         self.grow(offset + len);
         self.bytes[offset as usize..(offset + len) as usize].copy_from_slice(&data);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use xact_fs::{Attr, Caller, FileKind, SetAttr, View, WriteHow};
 use xact_types::{Errno, Error, Ino, Result};
 
-use crate::paths::{PIECE_BYTES, PathExt, create_file, find_or_create, walk};
+use crate::paths::{PIECE_BYTES, PathExt, create_file, find_or_create, walk, write_all};
 
 /// How a file is opened, as [`std::fs::OpenOptions`].
 ///
@@ -186,10 +186,7 @@ impl File {
     /// operations.
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.check(self.writable)?;
-        let pieces = data.chunks(PIECE_BYTES).zip((offset..).step_by(PIECE_BYTES));
-        pieces
-            .map(|(piece, at)| self.view.write(self.ino, at, piece, WriteHow::default()))
-            .try_for_each(|done| done.map(drop))
+        write_all(&*self.view, self.ino, offset, data)
     }
 
     /// Returns when the file's contents and attributes are durable (`fsync`). In a transaction it
@@ -218,14 +215,14 @@ impl Read for File {
 }
 
 impl Write for File {
-    /// Writes up to 1 MiB, in one operation.
+    /// Writes up to 1 MiB, in one operation, and no more than the largest size of a file allows.
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         self.check(self.writable)?;
         let piece = &data[..data.len().min(PIECE_BYTES)];
         let how = WriteHow { append: self.append, ..WriteHow::default() };
-        let at = self.view.write(self.ino, self.position, piece, how).map_err(io::Error::from)?;
-        self.position = at + piece.len() as u64;
-        Ok(piece.len())
+        let written = self.view.write(self.ino, self.position, piece, how).map_err(io::Error::from)?;
+        self.position = written.end();
+        Ok(written.len)
     }
 
     /// Does nothing, as nothing is buffered here; see [`File::sync_all`] for durability.

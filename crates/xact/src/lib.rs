@@ -75,7 +75,7 @@ pub use xact_fs::posix::Credentials;
 pub use xact_fs::{
     AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, ModeChoice, Modes,
     OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, TxSpaceUse, View,
-    VolumeOptions, WriteHow,
+    VolumeOptions, WriteHow, Written,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};

@@ -103,11 +103,7 @@ pub trait PathExt {
             let empty = SetAttr { size: Some(0), ..SetAttr::default() };
             view.set_attr(&Caller::ROOT, ino, &empty)?;
         }
-        // In pieces: a volume on which snapshots leave little space takes no more at once.
-        let pieces = contents.as_ref().chunks(PIECE_BYTES).zip((0..).step_by(PIECE_BYTES));
-        pieces
-            .map(|(piece, offset)| view.write(ino, offset, piece, WriteHow::default()))
-            .try_for_each(|done| done.map(drop))
+        write_all(&*view, ino, 0, contents.as_ref())
     }
 
     /// Copies the contents and permissions of a file to another path, which is created or replaced.
@@ -329,6 +325,18 @@ pub(crate) fn create_file(view: &dyn View, path: &Path, perm: u16) -> Result<Ino
     let (dir, name) = parent_and_name(view, path)?;
     let mode = FileKind::Regular.mode_bits() | perm & 0o7777;
     Ok(view.make_node(&Caller::ROOT, dir, name, mode, 0)?.ino)
+}
+
+/// Writes all of `data`, in pieces: a volume on which snapshots leave little space takes no more at
+/// once.
+pub(crate) fn write_all(view: &dyn View, ino: Ino, mut offset: u64, mut data: &[u8]) -> Result<()> {
+    while !data.is_empty() {
+        let piece = &data[..data.len().min(PIECE_BYTES)];
+        let written = view.write(ino, offset, piece, WriteHow::default())?;
+        offset = written.end();
+        data = &data[written.len..];
+    }
+    Ok(())
 }
 
 /// The inode of a file, and whether this call has made it. `EEXIST` for a dangling symbolic link.

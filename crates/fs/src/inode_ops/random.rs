@@ -277,7 +277,7 @@ fn try_run(t: &dyn View, op: &Op) -> Result<Outcome> {
         }
         Op::Write(path, offset, data, how) => {
             let ino = walk(t, path)?;
-            t.write(ino, *offset, data, *how).map(Outcome::Number)
+            t.write(ino, *offset, data, *how).map(|written| Outcome::Number(written.offset))
         }
         Op::Truncate(path, size) => {
             let ino = walk(t, path)?;

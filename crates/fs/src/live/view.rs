@@ -6,7 +6,8 @@ use xact_consistency::{Fault, ReserveClass};
 use xact_types::{Errno, Error, Ino, Result};
 
 use crate::api::{
-    Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow, XattrHow,
+    Allocate, Attr, Caller, DirItem, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow, Written,
+    XattrHow,
 };
 use crate::live::LiveFs;
 use crate::live::data::writeback::WritebackRequest;
@@ -143,7 +144,7 @@ impl View for LiveFs {
         Ok(())
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written> {
         self.throttle(ino)?;
         let budget = Budget::CHANGE.by(self.privileges(&how.by));
         self.run(&lock_hint::on(ino), budget, |op| posix::write(op, ino, offset, data, how))

@@ -4,7 +4,7 @@ use xact_layout::inode::flag;
 use xact_types::{Errno, Ino, Result};
 
 use super::{CAPABILITY, fail, refuse_flags, regular, without_privileges};
-use crate::api::{Allocate, Attr, Caller, FileKind, SeekTo, WriteHow};
+use crate::api::{Allocate, Attr, Caller, FileKind, SeekTo, WriteHow, Written};
 use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// Maximum bytes of one `copy_range`, because the data of one operation is in memory at once.
@@ -57,14 +57,14 @@ impl Modified {
     }
 }
 
-/// Writes all of `data` and returns its offset in the file.
+/// Writes `data`, as far as the largest size of the file allows.
 pub fn write<T: InodeOps + ?Sized>(
     ops: &mut T,
     ino: Ino,
     offset: u64,
     data: &[u8],
     how: WriteHow,
-) -> Result<u64> {
+) -> Result<Written> {
     let attr = regular(ops, ino)?;
     refuse_flags(ops, &attr, if how.append { flag::IMMUTABLE } else { flag::IMMUTABLE | flag::APPEND })?;
     let at = if how.append {
@@ -74,15 +74,17 @@ pub fn write<T: InodeOps + ?Sized>(
         offset
     };
     if data.is_empty() {
-        return Ok(at);
+        return Ok(Written { offset: at, len: 0 });
     }
-    if at.checked_add(data.len() as u64).is_none_or(|end| end > ops.size_max(attr.flags)) {
+    let fits = ops.size_max(attr.flags).saturating_sub(at);
+    if fits == 0 {
         return fail(Errno::EFBIG);
     }
+    let data = &data[..fits.min(data.len() as u64) as usize];
     let modified = Modified::read(ops, &attr, how.kill_suidgid)?;
     ops.write(ino, at, data)?;
     modified.apply(ops, ino)?;
-    Ok(at)
+    Ok(Written { offset: at, len: data.len() })
 }
 
 /// `fallocate`. It removes suid and sgid unless the caller is root.
@@ -123,7 +125,7 @@ pub fn allocate<T: InodeOps + ?Sized>(
 }
 
 /// Copies within the volume and returns the number of bytes. It is less than `len` at the end of
-/// the source, and at most [`COPY_MAX`].
+/// the source and at the largest size of the target, and at most [`COPY_MAX`].
 pub fn copy_range<T: InodeOps + ?Sized>(
     ops: &mut T,
     (from, from_offset): (Ino, u64),
@@ -153,8 +155,7 @@ pub fn copy_range<T: InodeOps + ?Sized>(
     if data.is_empty() {
         return Ok(0);
     }
-    write(ops, to, to_offset, &data, how)?;
-    Ok(data.len() as u64)
+    Ok(write(ops, to, to_offset, &data, how)?.len as u64)
 }
 
 pub fn seek<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, offset: u64, to: SeekTo) -> Result<u64> {

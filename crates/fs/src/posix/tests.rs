@@ -124,7 +124,7 @@ fn immutable_and_append_only_files_refuse_changes() {
     write(&mut t, f, 0, b"abc", HOW).unwrap();
     chattr(&mut t, f, flag::APPEND);
     assert_errno(write(&mut t, f, 0, b"x", HOW), Errno::EPERM);
-    assert_eq!(write(&mut t, f, 0, b"x", WriteHow { append: true, ..HOW }).unwrap(), 3);
+    assert_eq!(write(&mut t, f, 0, b"x", WriteHow { append: true, ..HOW }).unwrap().offset, 3);
     assert_errno(unlink(&mut t, ROOT, b"f"), Errno::EPERM);
     assert_errno(link(&mut t, f, ROOT, b"g"), Errno::EPERM);
     let truncate = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -330,6 +330,17 @@ fn writes_set_times_and_drop_privileges() {
     assert_eq!(t.attr(f).unwrap(), before);
     let max = t.size_max(0);
     assert_errno(write(&mut t, f, max, b"x", HOW), Errno::EFBIG);
+    // A write across the largest size writes what fits.
+    let written = write(&mut t, f, max - 2, b"abc", HOW).unwrap();
+    assert_eq!((written.offset, written.len), (max - 2, 2));
+    assert_eq!(t.attr(f).unwrap().size, max);
+    assert_errno(write(&mut t, f, 0, b"x", WriteHow { append: true, ..HOW }), Errno::EFBIG);
+    let whole = Allocate::Reserve { keep_size: true };
+    assert_errno(allocate(&mut t, &Caller::ROOT, f, max - 1, 2, whole), Errno::EFBIG);
+    let g = file(&mut t, ROOT, "g");
+    write(&mut t, g, 0, b"abcd", HOW).unwrap();
+    assert_eq!(copy_range(&mut t, (g, 0), (f, max - 3), 4, HOW).unwrap(), 3);
+    assert_errno(copy_range(&mut t, (g, 0), (f, max), 4, HOW), Errno::EFBIG);
     assert_errno(write(&mut t, f, u64::MAX, b"x", HOW), Errno::EFBIG);
 }
 

@@ -241,7 +241,7 @@ impl Server {
         }
         let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0) };
-        section.transaction.write(ino, offset, data, how)?;
+        let written = section.transaction.write(ino, offset, data, how)?;
         // Whole pages, since the kernel forgets whole pages.
         let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));
         section.ranges.lock().push((start, end - start));
@@ -253,7 +253,7 @@ impl Server {
         let pending = Arc::new(Pending {
             channel: channel.clone(),
             unique: header.unique,
-            len: len as u32,
+            len: written.len as u32,
             until: Mutex::new(Instant::now() + LOOK),
             answered: AtomicBool::new(false),
         });

@@ -113,15 +113,15 @@ impl Server {
             // In a transaction, the commit fails.
             self.note_failed_stores(ino, args.offset..args.offset + data.len() as u64, error);
         }
-        let placed = written?;
+        let written = written?;
         if kills {
             self.forget_attributes(request_view.node(ino));
         }
-        if placed != args.offset {
+        if written.offset != args.offset {
             // The file has grown since the kernel looked: its page has the data at the old end.
             self.forget_later(request_view.node(ino));
         }
-        reply.put(&WriteOut { size: data.len() as u32, padding: 0 });
+        reply.put(&WriteOut { size: written.len as u32, padding: 0 });
         Ok(())
     }
 }

@@ -79,7 +79,7 @@ impl View for ModelView {
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         self.run(|t| posix::read(t, ino, offset, len, out))
     }
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written> {
         self.run(|t| posix::write(t, ino, offset, data, how))
     }
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {

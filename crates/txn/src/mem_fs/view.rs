@@ -3,7 +3,7 @@
 use xact_fs::posix;
 use xact_fs::{
     Allocate, Attr, Caller, DirItem, InodeOps, Name, RenameHow, SeekTo, SetAttr, View, VolumeSpace, WriteHow,
-    XattrHow,
+    Written, XattrHow,
 };
 use xact_types::{Ino, Result};
 
@@ -75,7 +75,7 @@ impl View for MemFs {
         self.outside(|t| posix::read(t, ino, offset, len, out))
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written> {
         self.outside(|t| posix::write(t, ino, offset, data, how))
     }
 

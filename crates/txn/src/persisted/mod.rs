@@ -202,7 +202,7 @@ impl<B: VersionedFs> Transaction<B> {
             let by = Caller { uid: owner, gid: image.gid, umask: 0 };
             let file = note.make_node(&by, folder, name.as_bytes(), FILE_MODE, 0)?.ino;
             image.write(|offset, bytes| {
-                note.write(file, offset, bytes, WriteHow { by, ..WriteHow::default() })
+                note.write(file, offset, bytes, WriteHow { by, ..WriteHow::default() }).map(drop)
             })?;
         }
         Ok(note)

@@ -95,7 +95,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub fn write(&self, mut write: impl FnMut(u64, &[u8]) -> Result<u64>) -> Result<()> {
+    pub fn write(&self, mut write: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut offset = 0;
         for part in self.head.chunks(STEP_BYTES) {
             write(offset, part)?;

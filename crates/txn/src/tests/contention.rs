@@ -70,8 +70,8 @@ fn read(view: &dyn View, file: Ino) -> u64 {
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
-fn write(view: &dyn View, file: Ino, number: u64) -> Result<u64, Error> {
-    view.write(file, 0, &number.to_le_bytes(), WriteHow::default())
+fn write(view: &dyn View, file: Ino, number: u64) -> Result<(), Error> {
+    view.write(file, 0, &number.to_le_bytes(), WriteHow::default()).map(drop)
 }
 
 /// Runs a transaction that slowly copies `a` to `b` while others increment `a` all the time.

@@ -4,7 +4,7 @@ use parking_lot::RwLockUpgradableReadGuard;
 use xact_fs::posix;
 use xact_fs::{
     Allocate, Attr, Caller, DirItem, Entry, InodeOps, Name, RenameHow, SeekTo, SetAttr, VersionedFs, View,
-    VolumeSpace, WriteHow, XattrHow,
+    VolumeSpace, WriteHow, Written, XattrHow,
 };
 use xact_types::{Ino, Result};
 
@@ -97,7 +97,7 @@ impl<B: VersionedFs> View for Transaction<B> {
         self.look(|tree| posix::read(tree, ino, offset, len, out))
     }
 
-    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<u64> {
+    fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written> {
         self.add_contents(|tree| posix::write(tree, ino, offset, data, how))
     }
 
