@@ -277,6 +277,16 @@ pub trait View: Send + Sync {
         Ok(Entry { ino, kind })
     }
     fn attr(&self, ino: Ino) -> Result<Attr>;
+    /// The attributes of an inode that a file handle names (`open_by_handle_at`). `ESTALE`: it is
+    /// not in use, has no name, or is the file system's own; or the view gives out no handles.
+    fn by_handle(&self, _: Ino) -> Result<Attr> {
+        Err(Error::Posix(Errno::ESTALE))
+    }
+    /// The size of a file. In a transaction, this does not count as a read: for what the caller
+    /// does with its caches, not for a result.
+    fn size(&self, ino: Ino) -> Result<u64> {
+        Ok(self.attr(ino)?.size)
+    }
     fn set_attr(&self, caller: &Caller, ino: Ino, change: &SetAttr) -> Result<Attr>;
     fn read_link(&self, ino: Ino) -> Result<Vec<u8>>;
 

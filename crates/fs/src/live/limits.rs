@@ -2,6 +2,7 @@
 
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::inode::{self, flag};
+use xact_types::Ino;
 
 use super::LiveFs;
 use crate::extent;
@@ -9,6 +10,16 @@ use crate::versioned_fs::limits::InodeLimits;
 
 /// Maximum link count of a file, and of a folder before its count overflows (`EXT4_LINK_MAX`).
 const LINK_MAX: u32 = 65_000;
+
+impl LiveFs {
+    /// Whether an inode is the file system's own, which no name leads to: the journal, quota files,
+    /// the orphan file.
+    pub(in crate::live) fn is_own_inode(&self, ino: Ino) -> bool {
+        let sb = &self.sb;
+        let files = [sb.usr_quota_inum(), sb.grp_quota_inum(), sb.prj_quota_inum(), sb.orphan_file_inum()];
+        ino != Ino::ROOT && (ino < sb.first_inode() || files.contains(&ino.0))
+    }
+}
 
 impl InodeLimits for LiveFs {
     fn block_size(&self) -> u32 {

@@ -59,6 +59,14 @@ impl View for LiveFs {
         })
     }
 
+    fn by_handle(&self, ino: Ino) -> Result<Attr> {
+        if self.is_own_inode(ino) {
+            return Err(Error::Posix(Errno::ESTALE));
+        }
+        let attr = self.attr(ino)?;
+        if attr.nlink == 0 { Err(Error::Posix(Errno::ESTALE)) } else { Ok(attr) }
+    }
+
     fn make_dir(&self, caller: &Caller, dir: Ino, name: &Name, perm: u16) -> Result<Attr> {
         self.run(&lock_hint::within(dir), Budget::ADD.by(self.privileges(caller)), |op| {
             posix::make_dir(op, caller, dir, name, perm)

@@ -36,6 +36,9 @@ impl Server {
         name: &[u8],
         reply: &mut Reply,
     ) -> Result<()> {
+        if matches!(name, b"." | b"..") {
+            return self.lookup_by_handle(request_view, dir, name == b"..", reply);
+        }
         check_name(name)?;
         if is_reserved(dir, name) {
             return match request_view {
@@ -63,6 +66,36 @@ impl Server {
             }
         }
         Err(Errno::ESTALE.into())
+    }
+
+    /// LOOKUP of `.` in any inode, and of `..` in a folder: the kernel has a file handle
+    /// (`open_by_handle_at`) with this node id, of which it has forgotten the inode. It compares
+    /// the generation itself.
+    ///
+    /// In transactions and snapshots a handle is stale then. Their node ids are reused, and a
+    /// process could make up a handle of another user's transaction.
+    fn lookup_by_handle(
+        &self,
+        request_view: &RequestView<'_>,
+        ino: Ino,
+        parent: bool,
+        reply: &mut Reply,
+    ) -> Result<()> {
+        let RequestView::Live { view, .. } = request_view else { return Err(Errno::ESTALE.into()) };
+        let mut attr = view.by_handle(ino)?;
+        if parent {
+            let mut found = None;
+            view.read_dir(ino, 0, &mut |item| {
+                found = (item.name == b"..").then_some(item.ino);
+                item.name == b"."
+            })?;
+            attr = view.by_handle(found.ok_or(Errno::ESTALE)?)?;
+        }
+        let entry = self.hold_checked(request_view, &attr, None)?.ok_or(Errno::ESTALE)?;
+        // The kernel has its root with generation 0.
+        let generation = if attr.ino == Ino::ROOT { 0 } else { entry.generation };
+        reply.put(&EntryOut { generation, entry_valid: 0, ..entry });
+        Ok(())
     }
 
     /// MKNOD, MKDIR, TMPFILE, SYMLINK and LINK: all reply with the entry.

@@ -58,6 +58,7 @@ pub mod opcode {
 /// Flags of INIT; the upper 32 bits travel in `flags2`.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
@@ -75,7 +76,6 @@ pub mod init {
     pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const HAS_EXPIRE_ONLY: u64 = 1 << 35;
-    pub const NO_EXPORT_SUPPORT: u64 = 1 << 38;
 }
 
 /// `fuse_setattr_in.valid`.

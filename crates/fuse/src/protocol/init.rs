@@ -36,7 +36,7 @@ const NEEDED: [(u64, &str); 3] = [
 ///   replaces it;
 /// - the server drops suid and sgid, which saves a GETXATTR for every write;
 /// - cached pages and link targets are dropped on demand only: the server knows when;
-/// - no file handles (`name_to_handle_at`): a node id means nothing after a FORGET.
+/// - file handles (`name_to_handle_at`): a node id of the live volume is an inode number.
 ///
 /// Not used: WRITEBACK_CACHE, since other views would not see data that the kernel holds back;
 /// ATOMIC_O_TRUNC, since OPEN is never sent; locks, which the kernel keeps by inode.
@@ -58,7 +58,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::SETXATTR_EXT
     | init::INIT_EXT
     | init::HAS_EXPIRE_ONLY
-    | init::NO_EXPORT_SUPPORT;
+    | init::EXPORT_SUPPORT;
 
 /// Answers INIT. A kernel with another major version first receives ours and asks again.
 pub fn negotiate(asked: &abi::InitIn) -> Result<(abi::InitOut, Agreed)> {
