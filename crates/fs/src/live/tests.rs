@@ -155,6 +155,44 @@ fn an_operation_that_fails_half_way_poisons_the_volume() {
     }
 }
 
+/// A cut to the file's own size frees what was reserved past its end, as on ext4.
+#[test]
+fn a_cut_to_the_own_size_frees_what_is_reserved_past_the_end() {
+    for options in [&["-b", "1024"][..], &["-b", "4096"]] {
+        let volume = TestVolume::new(16, options);
+        let fs = volume.open();
+        let ino = file(&fs, Ino::ROOT, "reserved");
+        fs.write(ino, 0, &[7; 5000], WriteHow::default()).unwrap();
+        fs.sync_all().unwrap();
+        let before = fs.attr(ino).unwrap().sectors;
+        fs.allocate(&ROOT, ino, 0, 1 << 20, Allocate::Reserve { keep_size: true }).unwrap();
+        assert!(fs.attr(ino).unwrap().sectors > before + 1000);
+        fs.set_attr(&ROOT, ino, &SetAttr { size: Some(5000), ..SetAttr::default() }).unwrap();
+        assert_eq!(fs.attr(ino).unwrap().sectors, before);
+        assert_eq!(content(&fs, ino), [7; 5000]);
+        fs.close().unwrap();
+        drop(fs);
+        volume.check();
+    }
+}
+
+#[test]
+fn handles_name_files_in_use_only() {
+    let volume = TestVolume::new(16, &[]);
+    let fs = volume.open();
+    let ino = file(&fs, Ino::ROOT, "f");
+    assert_eq!(fs.by_handle(ino).unwrap().ino, ino);
+    assert!(fs.by_handle(Ino::ROOT).unwrap().is_dir());
+    fs.hold(ino).unwrap();
+    fs.unlink(&ROOT, Ino::ROOT, b"f").unwrap();
+    // No name; the journal; never used; out of range.
+    for stale in [ino, Ino(8), Ino(ino.0 + 100), Ino(0), Ino(u32::MAX)] {
+        assert_eq!(fs.by_handle(stale).unwrap_err().errno(), Errno::ESTALE, "{stale}");
+    }
+    fs.release(ino, 1);
+    fs.close().unwrap();
+}
+
 #[test]
 fn a_held_file_lives_until_it_is_released() {
     let volume = TestVolume::new(16, &[]);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use xact_device::{CountingDevice, FileDevice, OpenMode};
 use xact_fs::volume::VolumeOptions;
-use xact_fs::{Allocate, Attr, Caller, LiveFs, View, WriteHow, XattrHow};
+use xact_fs::{Allocate, Attr, Caller, LiveFs, SetAttr, View, WriteHow, XattrHow};
 use xact_types::{Error, Ino};
 
 use super::history::history;
@@ -319,6 +319,31 @@ fn fallocate_finds_its_space_at_the_commit() {
     drop((tx, base));
     volume.check("after fallocate");
     assert_eq!(dump(&*volume.open(), true), in_view);
+}
+
+/// A cut to the file's own size frees what was reserved past its end, in a transaction as well.
+#[test]
+fn a_cut_to_the_own_size_frees_reserved_space() {
+    let volume = Volume::new(32, &["-b", "1024"]);
+    let base = volume.open();
+    let old = base.make_node(&USER, Ino::ROOT, b"old", 0o100644, 0).unwrap().ino;
+    base.write(old, 0, &[1; 5000], WriteHow::default()).unwrap();
+    base.sync_all().unwrap();
+    let before = base.attr(old).unwrap().sectors;
+    let keep = Allocate::Reserve { keep_size: true };
+    base.allocate(&Caller::ROOT, old, 0, 1 << 20, keep).unwrap();
+    let tx = begin(&base);
+    let cut = SetAttr { size: Some(5000), ..SetAttr::default() };
+    tx.set_attr(&Caller::ROOT, old, &cut).unwrap();
+    let new = tx.make_node(&USER, Ino::ROOT, b"new", 0o100644, 0).unwrap().ino;
+    tx.allocate(&Caller::ROOT, new, 0, 1 << 20, keep).unwrap();
+    tx.set_attr(&Caller::ROOT, new, &SetAttr { size: Some(0), ..cut }).unwrap();
+    tx.commit().unwrap();
+    assert_eq!(base.attr(old).unwrap().sectors, before);
+    assert_eq!(base.attr(new).unwrap().sectors, 0);
+    base.close().unwrap();
+    drop((tx, base));
+    volume.check("after the cut");
 }
 
 /// Thousands of files, and random blocks of one file, fit into a journal of ordinary size.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use xact_fs::{Allocate, AttrSet, BlockContents, InodeOps, SeekTo, VersionedFs};
+use xact_fs::{Allocate, Attr, AttrSet, BlockContents, InodeOps, SeekTo, VersionedFs};
 use xact_types::{Errno, Error, FileBlock, Ino, Result};
 
 use super::TxTree;
@@ -208,11 +208,15 @@ impl<B: VersionedFs> TxTree<'_, B> {
 
     pub(crate) fn cut_or_grow(&mut self, ino: Ino, size: u64) -> Result<()> {
         let bs = self.block_bytes();
-        let old = self.size(ino)?;
+        let Attr { size: old, sectors, .. } = self.attr(ino)?;
         if size >= old {
             // Without a change here, the result still depends on the size, which others may have
             // changed.
             self.depends_on(ino, AttrSet::SIZE);
+        }
+        // A cut to the file's own size frees what is reserved past its end, as in ext4.
+        let reserves = sectors > 0 || self.node(ino).is_some_and(|node| !node.file.reserved.is_empty());
+        if size > old || size == old && !reserves {
             let tail = self.tail_before_growth(ino, size)?;
             let file = &mut self.node_mut(ino)?.file;
             file.blocks.insert_all(own(tail));
@@ -222,7 +226,8 @@ impl<B: VersionedFs> TxTree<'_, B> {
         // The block in which the file now ends becomes the transaction's own, with zeros after the
         // end. So a commit removes whole blocks from the base's file and changes none in place.
         let tail = FileBlock((size / bs) as u32);
-        let tail_block = if size % bs == 0 { None } else { self.block(ino, tail, self.base_size(ino)?)? };
+        let tail_block =
+            if size % bs == 0 || size == old { None } else { self.block(ino, tail, self.base_size(ino)?)? };
         let end = FileBlock(u32::try_from(size.div_ceil(bs)).unwrap_or(u32::MAX));
         self.check_not_overtaken(ino, if tail_block.is_some() { tail } else { end }..FileBlock(u32::MAX))?;
         let node = self.node_mut(ino)?;

@@ -192,6 +192,24 @@ impl LiveFs {
         ))
     }
 
+    /// Whether blocks are reserved past the end of the file.
+    pub(in crate::live) fn has_blocks_past_end(
+        &self,
+        cached: &CachedInode,
+        state: &InodeState,
+    ) -> Result<bool> {
+        let Ok(first) = u32::try_from(state.size.div_ceil(self.block_bytes())) else { return Ok(false) };
+        let mut found = false;
+        if self.has_block_map(state) && state.inode.sectors(&self.sb) > 0 {
+            let past = FileBlock(first)..FileBlock(u32::MAX);
+            self.extents(cached.ino, state).iterate(&state.inode, past, &mut |_| {
+                found = true;
+                Ok(false)
+            })?;
+        }
+        Ok(found)
+    }
+
     /// The holes of a range as first block and length, without pages that wait for a block.
     pub(in crate::live) fn holes(
         &self,

@@ -385,7 +385,8 @@ impl InodeOps for Operation<'_> {
         let locked = self.state(ino)?;
         fs.check_is_file(&locked.cached, &locked.state)?;
         let old = locked.state.size;
-        if size == old {
+        // A cut to the file's own size frees what is reserved past its end, as in ext4.
+        if size == old && !fs.has_blocks_past_end(&locked.cached, &locked.state)? {
             return Ok(());
         }
         if size > old {
@@ -413,6 +414,7 @@ impl InodeOps for Operation<'_> {
         let keep = self.seen_change(ino);
         let locked = self.state(ino)?;
         if let Some(change) = &keep
+            && size < old
             && size % bs != 0
         {
             fs.keep_block(&locked.cached, &mut locked.state, FileBlock((size / bs) as u32), change)?;
