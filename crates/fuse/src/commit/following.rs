@@ -197,17 +197,22 @@ impl Server {
                 names.for_each(|(dir, name)| server.forget_name(Node::Live(*dir), name, false));
             }
             nodes.iter().for_each(|&node| server.forget_contents(node));
-            ours.send();
-            server.held.lock().retain(|held| !Arc::ptr_eq(held, &ours));
+            server.send_held(&ours);
         });
         if let Err(e) = started {
             crate::log(format_args!("node {:#x} may look outdated: {e}", header.nodeid));
-            held.send();
+            self.send_held(&held);
         }
         true
     }
 
-    fn hold_reply(
+    /// Sends a reply that was held, if it was not sent yet.
+    pub(crate) fn send_held(&self, held: &Arc<HeldReply>) {
+        held.send();
+        self.held.lock().retain(|other| !Arc::ptr_eq(other, held));
+    }
+
+    pub(crate) fn hold_reply(
         self: &Arc<Self>,
         channel: Arc<Channel>,
         reply: Vec<u8>,

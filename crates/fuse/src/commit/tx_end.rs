@@ -332,6 +332,16 @@ impl Server {
         self.inline_end.note_wait(started.elapsed());
     }
 
+    /// The same for the pages of a range of bytes; `len` 0: up to the end of the file.
+    pub(crate) fn forget_range(&self, node: Node, offset: u64, len: u64) {
+        if let Err(e) = self.kernel.forget_range(node, offset, len) {
+            crate::log(format_args!(
+                "kernel cache invalidation of part of node {:#x} failed: {e}",
+                node.id()
+            ));
+        }
+    }
+
     /// The invalidation that a worker may call.
     pub(crate) fn forget_attributes(&self, node: Node) {
         if let Err(e) = self.kernel.forget_attributes(node) {

@@ -263,22 +263,16 @@ impl Server {
         }
         let full_end = if is_partial { last } else { end };
         if full_end > start {
-            self.forget_range(ino, start, full_end - start);
+            self.forget_range(Node::Live(ino), start, full_end - start);
         }
         if is_partial && !is_locked {
             *pending.until.lock() = Instant::now() + LOCKED_WAIT;
             self.reaper.wake(self);
-            self.forget_range(ino, last, PAGE);
+            self.forget_range(Node::Live(ino), last, PAGE);
         }
         *section.pending.lock() = None;
         pending.answer(Ok(()));
         Ok(Outcome::Later)
-    }
-
-    fn forget_range(&self, ino: Ino, offset: u64, len: u64) {
-        if let Err(e) = self.kernel.forget_range(Node::Live(ino), offset, len) {
-            crate::log(format_args!("kernel cache invalidation of part of node {:#x} failed: {e}", ino.0));
-        }
     }
 
     /// Aborts the sections of dead processes and answers the writes that have waited for too long.

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use xact_fs::{Allocate, Caller, SeekTo, WriteHow};
+use xact_fs::{Allocate, Caller, WriteHow};
 use xact_types::{Errno, Ino, Result};
 
 use crate::ops::credentials::caller;
-use crate::protocol::abi::{self, CopyFileRangeOut, InHeader, LseekOut, WriteOut};
+use crate::protocol::abi::{self, CopyFileRangeOut, InHeader, WriteOut};
 use crate::protocol::init::MAX_IO;
 use crate::protocol::reply::Reply;
 use crate::protocol::request::Operation;
@@ -30,7 +30,9 @@ impl Server {
                 request_view.note_contents(ino);
                 let len = (args.size as usize).min(MAX_IO);
                 self.note_cached(request_view, ino, args.offset, len as u64);
-                view.read(ino, args.offset, len, reply.vec())
+                view.read(ino, args.offset, len, reply.vec())?;
+                self.tails.note_read(request_view.node(ino), args.offset, len as u64, reply.len() < len);
+                Ok(())
             }
             Operation::Write { args, data } => self.write(request_view, ino, header, args, data, reply),
             Operation::Fallocate(args) => {
@@ -39,15 +41,6 @@ impl Server {
                 if kills {
                     self.forget_attributes(request_view.node(ino));
                 }
-                Ok(())
-            }
-            Operation::Lseek(args) => {
-                let to = match args.whence as i32 {
-                    libc::SEEK_DATA => SeekTo::Data,
-                    libc::SEEK_HOLE => SeekTo::Hole,
-                    _ => return Err(Errno::EINVAL.into()),
-                };
-                reply.put(&LseekOut { offset: view.seek(ino, args.offset, to)? });
                 Ok(())
             }
             Operation::CopyFileRange { args, wide } => {
@@ -108,7 +101,9 @@ impl Server {
             by: if mapped { Caller::ROOT } else { caller(header, 0) },
         };
         let kills = how.kill_suidgid && has_privileges(request_view, ino)?;
-        let written = request_view.view().write(ino, args.offset, data, how);
+        let data =
+            if mapped { self.tails.masked(request_view.node(ino), args.offset, data) } else { data.into() };
+        let written = request_view.view().write(ino, args.offset, &data, how);
         if let (Err(error), true, RequestView::Live { .. }) = (&written, mapped, request_view) {
             // In a transaction, the commit fails.
             self.note_failed_stores(ino, args.offset..args.offset + data.len() as u64, error);

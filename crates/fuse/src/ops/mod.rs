@@ -5,6 +5,8 @@ pub mod credentials;
 pub mod io;
 pub mod listing;
 pub mod names;
+pub mod seek;
+pub mod tails;
 
 use std::sync::Arc;
 

@@ -39,13 +39,14 @@ const NEEDED: [(u64, &str); 3] = [
 /// - file handles (`name_to_handle_at`): a node id of the live volume is an inode number.
 ///
 /// Not used: WRITEBACK_CACHE, since other views would not see data that the kernel holds back;
-/// ATOMIC_O_TRUNC, since OPEN is never sent; locks, which the kernel keeps by inode.
+/// ATOMIC_O_TRUNC, since OPEN is never sent; locks, which the kernel keeps by inode; ASYNC_DIO,
+/// since the kernel would keep pages that it has read during an asynchronous direct write, with the
+/// bytes from before it.
 const WANTED: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::DONT_MASK
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
     | init::NO_OPEN_SUPPORT
     | init::PARALLEL_DIROPS
     | init::POSIX_ACL

@@ -27,6 +27,7 @@ use crate::commit::held_reply::HeldReply;
 use crate::commit::inline_end::InlineEnd;
 use crate::dotxact::open_snapshots::OpenSnapshots;
 use crate::ioctl::sections::Sections;
+use crate::ops::tails::Tails;
 use crate::protocol::abi::{ForgetOne, InHeader};
 use crate::protocol::init::Agreed;
 use crate::protocol::node::Node;
@@ -67,6 +68,7 @@ pub struct Server {
     pub(crate) inline_end: InlineEnd,
     pub(crate) reaper: Reaper,
     pub(crate) sections: Sections,
+    pub(crate) tails: Tails,
     pub(crate) cache_fence: CacheFence,
     /// The last figures of the pool that were returned, and when.
     pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
@@ -128,6 +130,7 @@ impl Server {
             inline_end: InlineEnd::default(),
             reaper: Reaper::default(),
             sections: Sections::default(),
+            tails: Tails::default(),
             cache_fence: CacheFence::default(),
             held: Mutex::default(),
             outcome_socket: OnceLock::new(),
@@ -235,7 +238,11 @@ impl Server {
 
     /// The kernel forgot `count` lookups of a node.
     pub(crate) fn forget(self: &Arc<Self>, id: u64, count: u64) {
-        match Node::from_id(id) {
+        let node = Node::from_id(id);
+        if let Some(node @ (Node::Live(_) | Node::View(..))) = node {
+            self.tails.forget(node);
+        }
+        match node {
             Some(Node::Live(ino)) => self.live.release(ino, count),
             Some(Node::View(nr, ino)) => {
                 let Some(refs) = self.transactions.refs(nr) else { return };
@@ -303,14 +310,20 @@ impl Server {
                 {
                     return outcome;
                 }
-                return match node {
-                    Node::Live(_) | Node::View(..) | Node::Snapshot(..) => {
-                        let (request_view, ino) = self.enter(node, header)?;
-                        self.in_view(&request_view, ino, header, operation, reply)
-                    }
-                    _ => self.in_control_dir(node, header, operation, reply),
+                if !matches!(node, Node::Live(_) | Node::View(..) | Node::Snapshot(..)) {
+                    return self.in_control_dir(node, header, operation, reply).map(|()| Outcome::Done);
                 }
-                .map(|()| Outcome::Done);
+                if let Operation::Lseek(args) = operation {
+                    return self.seek(channel, header, node, args, reply);
+                }
+                let (request_view, ino) = self.enter(node, header)?;
+                let growth = self.before_growth(&request_view, ino, operation)?;
+                let done = self.in_view(&request_view, ino, header, operation, reply);
+                drop(request_view);
+                return match growth {
+                    Some(growth) => self.after_growth(growth, done, channel, header, reply),
+                    None => done.map(|()| Outcome::Done),
+                };
             }
         }
         // These operations concern the whole mount.

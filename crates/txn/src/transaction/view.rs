@@ -93,6 +93,10 @@ impl<B: VersionedFs> View for Transaction<B> {
         });
     }
 
+    fn size(&self, ino: Ino) -> Result<u64> {
+        self.look(|tree| Ok(tree.attr(ino)?.size))
+    }
+
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         self.look(|tree| posix::read(tree, ino, offset, len, out))
     }
