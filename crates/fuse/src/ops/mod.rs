@@ -6,7 +6,6 @@ pub mod io;
 pub mod listing;
 pub mod names;
 pub mod seek;
-pub mod tails;
 
 use std::sync::Arc;
 
