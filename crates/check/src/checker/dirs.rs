@@ -135,11 +135,10 @@ impl Checker<'_> {
         }
         for item in reading.format.entries(&bytes, from, site) {
             let Some((_, entry)) = self.report.note(item)? else { break };
-            if let Some((bounds, hasher)) = bounds {
-                if !bounds.contain(hasher.hash(entry.name).major) {
-                    self.report
-                        .problem(site, "a name is in a leaf of the index where its hash does not belong");
-                }
+            if let Some((bounds, hasher)) = bounds
+                && !bounds.contain(hasher.hash(entry.name).major)
+            {
+                self.report.problem(site, "a name is in a leaf of the index where its hash does not belong");
             }
             self.found_entry(reading, &entry, site);
         }

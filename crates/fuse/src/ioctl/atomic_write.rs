@@ -284,15 +284,12 @@ impl Server {
             if section.owner.is_dead() && self.sections.remove(ino, &section) {
                 self.abort_section(ino, &section);
             }
-            match section.pending.lock().clone() {
-                Some(pending) => {
-                    let until = *pending.until.lock();
-                    match until <= now {
-                        true => pending.answer(Err(Errno::EINTR)),
-                        false => next = next.min(until),
-                    }
-                }
-                None => {}
+            let Some(pending) = section.pending.lock().clone() else { continue };
+            let until = *pending.until.lock();
+            if until <= now {
+                pending.answer(Err(Errno::EINTR));
+            } else {
+                next = next.min(until);
             }
         }
         let any = self.sections.any();

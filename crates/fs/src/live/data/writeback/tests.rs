@@ -42,7 +42,7 @@ fn apply(fs: &LiveFs, ino: Ino, change: Change) {
             _ = fs.write(ino, at, &vec![7; len as usize], WriteHow::default()).unwrap();
         }
         Change::Reserve(len, keep_size) => {
-            _ = fs.allocate(&Caller::ROOT, ino, 0, len, Allocate::Reserve { keep_size }).unwrap();
+            fs.allocate(&Caller::ROOT, ino, 0, len, Allocate::Reserve { keep_size }).unwrap();
         }
         Change::Size(size) => {
             _ = fs.set_attr(&Caller::ROOT, ino, &SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
