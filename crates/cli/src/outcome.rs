@@ -23,7 +23,7 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::pipe::PipeFlags;
@@ -158,6 +158,9 @@ fn accept_until(listener: &UnixListener, stopped: &OwnedFd) -> Vec<UnixStream> {
             let Ok((stream, _)) = listener.accept() else { break };
             let by = socket_peercred(&stream).map(|peer| peer.uid);
             let may_ask = by.is_ok_and(|uid| uid.is_root() || uid == geteuid());
+            if asking.len() == ASKING_MAX {
+                asking.retain(is_connected);
+            }
             if may_ask && stream.set_nonblocking(true).is_ok() && asking.len() < ASKING_MAX {
                 asking.push(stream);
             }
@@ -166,6 +169,12 @@ fn accept_until(listener: &UnixListener, stopped: &OwnedFd) -> Vec<UnixStream> {
             return asking;
         }
     }
+}
+
+/// Whether the process at the other end still has the connection.
+fn is_connected(stream: &UnixStream) -> bool {
+    let mut state = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut state, Some(&Timespec::default())).is_ok() && !state[0].revents().contains(PollFlags::HUP)
 }
 
 /// The end of a daemon, for the command that unmounts its volume.

@@ -1,7 +1,12 @@
 //! Wrong arguments: the message of the parser, with the subcommand in front as in all others, and a
 //! hint at the command that does what an unknown one means elsewhere.
 
+use std::ffi::OsString;
+
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::args::Cli;
 
 /// Commands of other programs, and what does the same here.
 const ELSEWHERE: &[(&[&str], &str)] = &[
@@ -25,20 +30,24 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
 /// Prints the message on standard error.
 pub fn print(error: &clap::Error) {
     // The rendered text begins with `error:`, in colour.
-    anstream::eprint!("{}: {}", command_of(error), error.render().ansi());
+    anstream::eprint!("{}: {}", command_of(std::env::args_os()), error.render().ansi());
     if let Some(hint) = unknown_command(error).and_then(hint_for) {
         anstream::eprintln!("\n  {hint}");
     }
 }
 
-/// `xact tx diff`, from the line of usage.
-fn command_of(error: &clap::Error) -> String {
-    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return "xact".into() };
-    let usage = usage.to_string();
-    let words = usage.split_whitespace().skip_while(|word| *word != "xact");
-    let words = words.take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
-    let command = words.collect::<Vec<_>>().join(" ");
-    if command.is_empty() { "xact".into() } else { command }
+/// `xact tx diff`: the subcommands that the arguments begin with.
+fn command_of(arguments: impl IntoIterator<Item = OsString>) -> String {
+    let (mut command, mut name) = (Cli::command(), String::from("xact"));
+    for argument in arguments.into_iter().skip(1) {
+        if argument.as_encoded_bytes().starts_with(b"-") {
+            continue;
+        }
+        let Some(next) = command.find_subcommand(&argument).cloned() else { break };
+        name = format!("{name} {}", next.get_name());
+        command = next;
+    }
+    name
 }
 
 fn unknown_command(error: &clap::Error) -> Option<&str> {
@@ -54,10 +63,7 @@ fn hint_for(name: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
-    use crate::args::Cli;
 
     fn error_of(arguments: &[&str]) -> clap::Error {
         Cli::command().try_get_matches_from(arguments).unwrap_err()
@@ -73,7 +79,8 @@ mod tests {
             (&["xact", "mount", "x", "y", "-o"], "xact mount"),
             (&["xact", "--bogus"], "xact"),
         ] {
-            assert_eq!(command_of(&error_of(arguments)), command, "{arguments:?}");
+            assert!(error_of(arguments).use_stderr());
+            assert_eq!(command_of(arguments.iter().map(OsString::from)), command, "{arguments:?}");
         }
     }
 
