@@ -44,6 +44,9 @@ const PATHS_MAX: usize = 20;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Processes that are answered.
 const ASKING_MAX: usize = 64;
+/// Connections that are accepted without a look at the end: more than the socket's queue has
+/// (`somaxconn`, 4096 by default).
+const QUEUE_MAX: usize = 8192;
 /// Longest report; a longer one is not a daemon's.
 const REPORT_MAX: u64 = 1 << 20;
 
@@ -154,7 +157,7 @@ fn accept_until(listener: &UnixListener, stopped: &OwnedFd) -> Vec<UnixStream> {
         }
         let ends = !ready[1].revents().is_empty();
         // Processes that connected before the end are answered, and no process can make it last.
-        for _ in 0..ASKING_MAX {
+        for _ in 0..QUEUE_MAX {
             let Ok((stream, _)) = listener.accept() else { break };
             let by = socket_peercred(&stream).map(|peer| peer.uid);
             let may_ask = by.is_ok_and(|uid| uid.is_root() || uid == geteuid());
