@@ -179,9 +179,7 @@ impl Conversion {
         volume.close().map_err(|e| e.to_string())?;
         Ok(tree)
     }
-}
 
-impl Conversion {
     /// The volume as a crash leaves it, with changes in its intent log: of a block at home, and of
     /// a new file.
     fn with_log(device: &Arc<SimDevice>) -> Result<(Arc<SimDevice>, Tree), String> {

@@ -14,12 +14,16 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use xact_types::Ino;
 
 /// Bytes of a page of the kernel's cache.
 pub const PAGE: u64 = 4096;
+/// How long a write waits until the kernel has forgotten a page that the write itself may have
+/// locked.
+pub const LOCKED_WAIT: Duration = Duration::from_millis(20);
 /// Limit of all pages; beyond it, all of them count as unknown.
 const PAGES_MAX: usize = 1 << 16;
 

@@ -43,7 +43,7 @@ use xact_fs::{Caller, View, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
 use crate::commit::publish::Publisher;
-use crate::ioctl::absent_pages::PAGE;
+use crate::ioctl::absent_pages::{LOCKED_WAIT, PAGE};
 use crate::ioctl::answer::answer;
 use crate::ioctl::answer::put;
 use crate::ioctl::sections::{Pending, SECTIONS_MAX, SECTIONS_OF_USER, Section, stored};
@@ -67,8 +67,6 @@ const FEATURE_ATOMIC_WRITE: u32 = 4;
 
 /// Interval of the check for abandoned sections while any exist.
 const LOOK: Duration = Duration::from_secs(1);
-/// Wait for a page that the write itself may have locked.
-const LOCKED_WAIT: Duration = Duration::from_millis(20);
 
 /// Whether the ioctl is one of these.
 pub(crate) fn is_atomic_command(command: u32) -> bool {

@@ -18,12 +18,12 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use xact_types::{Ino, Result};
 
-use crate::ioctl::absent_pages::PAGE;
+use crate::ioctl::absent_pages::{LOCKED_WAIT, PAGE};
 use crate::protocol::abi::{InHeader, WRITE_CACHE, fattr};
 use crate::protocol::node::Node;
 use crate::protocol::reply::Reply;
@@ -32,8 +32,6 @@ use crate::server::request_view::RequestView;
 use crate::server::{Outcome, Server};
 use crate::transport::channel::Channel;
 
-/// How long a write within the last page waits for a page that may be locked.
-const LOCKED_WAIT: Duration = Duration::from_millis(20);
 /// Parts of the set of nodes, so that readers seldom meet at a lock.
 const SHARDS: usize = 16;
 
