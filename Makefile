@@ -6,7 +6,7 @@ CARGO ?= cargo
 
 .DEFAULT_GOAL := build
 
-.PHONY: help build demo test crash-long fuzz qualify bench bench-papers install uninstall deps fmt lint clean
+.PHONY: help build demo test crash-long check-fields mutants fuzz qualify bench bench-papers install uninstall deps fmt lint clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,12 @@ test: ## everything that must hold: style, unit tests, tests on mounts
 crash-long: ## the crash explorer's long part, hours; WORKLOADS='a b' picks some, RESUME=FILE remembers what is done
 	$(CARGO) run --release -p xact-testkit --bin crash -- --long $(if $(RESUME),--resume $(RESUME)) $(WORKLOADS)
 	$(CARGO) run --release -p xact-testkit --bin crash -- --ace 2 $(if $(RESUME),--resume $(RESUME))
+
+check-fields: ## xact check against e2fsck, on every field of every structure; RESUME=FILE remembers what is done
+	$(CARGO) run --release -p xact-testkit --bin fields -- $(if $(RESUME),--resume $(RESUME)) $(KINDS)
+
+mutants: ## seed faults one at a time, hours: PART=layout; SITTING=1/20 takes a sample; without PART: list them
+	@scripts/mutants $(PART) $(SITTING)
 
 fuzz: ## fuzz one target; TARGET=operations SECONDS=600; without TARGET: build all and list them
 	@scripts/fuzz $(if $(TARGET),$(TARGET) $(SECONDS))

@@ -74,7 +74,7 @@ uint64_t xact_conflicting_tx(void);
  * A begin inside a transaction begins a part of it (a savepoint), which its own commit or abort
  * ends.
  *
- * flags: 0, or XACT_BEGIN_SNAPSHOT, and
+ * flags: 0, or XACT_BEGIN_SNAPSHOT, XACT_BEGIN_EAGER, and
  *   XACT_BEGIN_LEAVE_OUTSIDE: descriptors and mappings that exist now stay outside of the
  *     transaction. Changes through them happen at once, and an abort does not undo them.
  *   XACT_BEGIN_USER_NAMESPACE: if the process has no right to make a mount namespace, it enters a
@@ -146,7 +146,8 @@ int xact_tx_thread_release(uint64_t number);
 typedef struct xact_tx xact_tx;
 
 /*
- * Begins a transaction on the volume of the folder `at`. flags: 0 or XACT_BEGIN_SNAPSHOT.
+ * Begins a transaction on the volume of the folder `at`. flags: 0 or
+ * XACT_BEGIN_SNAPSHOT, XACT_BEGIN_EAGER.
  * errno: ENOENT, ENOTDIR, EACCES: there is no such folder; ENODEV: it is on no mounted xact volume;
  * EROFS.
  * One thread at a time may use a handle; different threads may use different handles. stat returns

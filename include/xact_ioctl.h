@@ -38,6 +38,9 @@ struct xact_version {
 /* stat in the view returns inode numbers that no other view has: for programs that have several
  * views open and identify files by st_dev and st_ino (SQLite) */
 #define XACT_BEGIN_OWN_INODES 2
+/* a change that another open transaction has made before fails at once (EAGAIN), instead of at the
+ * commit of the later one */
+#define XACT_BEGIN_EAGER 4
 
 struct xact_begin {
 	__u32 flags;		/* in: XACT_BEGIN_... */
@@ -253,6 +256,24 @@ struct xact_users {
 	struct xact_user_use users[XACT_USERS_MAX];
 };
 
+/* Blocks of a file's data that were written back since the volume was mounted. */
+struct xact_file_use {
+	__u64 ino;
+	__u64 new_blocks;		/* to places that held no contents of the file */
+	__u64 overwritten_blocks;
+};
+
+#define XACT_FILES_MAX 256
+
+/* EPERM: the caller is neither root nor has mounted the volume. */
+struct xact_files {
+	__u64 from;		/* in: the lowest inode number wanted; out: the next one */
+	__u32 len;		/* out: files in `files` */
+	__u32 done;		/* out: whether there are no more */
+	struct xact_file_use others;	/* out: deleted files and those not counted separately */
+	struct xact_file_use files[XACT_FILES_MAX];
+};
+
 #define XACT_LATENCY_BUCKETS 416
 
 struct xact_times {		/* out: durations of one kind of event since the mount */
@@ -278,6 +299,28 @@ struct xact_modes {
 	__u8 effective[8];	/* out: the modes that it is mounted with */
 	/* out, on errors: a sentence for people, not terminated */
 	__extension__ union { __u8 errmsg[XACT_ERRMSG_MAX], why[XACT_ERRMSG_MAX]; };
+};
+
+#define XACT_FILE_MODE_GET 1
+#define XACT_FILE_MODE_SET 2	/* EINVAL, with a sentence: the volume cannot have this mode */
+#define XACT_FILE_MODE_CLEAR 3	/* the file follows the volume again */
+
+/* Data modes of a file; 0: none of its own */
+#define XACT_FILE_MODE_NONE 1
+#define XACT_FILE_MODE_ORDERED 2
+#define XACT_FILE_MODE_DATA 3
+#define XACT_FILE_MODE_SELECTIVE 4
+#define XACT_FILE_MODE_ADAPTIVE 5
+
+/* The data mode of the file on which the call is made, which is its attribute user.xact.data; on a
+ * folder, the mode of the files that are made in it from then on. Only root and the owner may
+ * change it (EPERM). */
+struct xact_file_mode {
+	__u32 action;		/* in */
+	__u32 errmsg_len;	/* out */
+	__u32 own;		/* in or out: XACT_FILE_MODE_..., or 0 */
+	__u32 effective;	/* out: the mode in which its data is written */
+	__u8 errmsg[XACT_ERRMSG_MAX];	/* out, on errors: a sentence for people, not terminated */
 };
 
 #define XACT_SNAPSHOT_CREATE 1
@@ -369,8 +412,10 @@ struct xact_outcome {
 #define XACT_IOC_SYNC _IO(0xea, 5)	/* returns when all changes so far are durable */
 #define XACT_IOC_COUNTERS _IOR(0xea, 33, struct xact_counters)
 #define XACT_IOC_MODES _IOWR(0xea, 34, struct xact_modes)
+#define XACT_IOC_FILE_MODE _IOWR(0xea, 45, struct xact_file_mode)
 #define XACT_IOC_POOL _IOR(0xea, 37, struct xact_pool)
 #define XACT_IOC_USERS _IOWR(0xea, 39, struct xact_users)
+#define XACT_IOC_FILES _IOWR(0xea, 48, struct xact_files)
 #define XACT_IOC_MOUNT _IOWR(0xea, 44, struct xact_mount)
 #define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
 #define XACT_IOC_OUTCOME _IOR(0xea, 40, struct xact_outcome)

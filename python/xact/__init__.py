@@ -57,6 +57,7 @@ Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Result = TypeVar("Result")
 
 _SNAPSHOT = 1
+_EAGER = 4
 _LEAVE_OUTSIDE = 0x10000
 _USER_NAMESPACE = 0x20000
 _ORDERED = 1
@@ -79,8 +80,8 @@ class Conflict(Error):
     the begin is no longer available (errno ESTALE). Another try may succeed.
 
     path: the file, from the volume's root; None if it is not known.
-    conflicting_tx: the number of the transaction that committed first, 0 if the change was made
-        outside of any transaction.
+    conflicting_tx: the number of the transaction that committed first (or, with `eager`, that has
+        made the change first and was open), 0 if the change was made outside of any transaction.
     """
 
     path: Optional[str] = None
@@ -337,10 +338,15 @@ def _bytes(text: Optional[Path]) -> Optional[bytes]:
     return encoded
 
 
+def _begin_flags(snapshot: bool, eager: bool) -> int:
+    return (_SNAPSHOT if snapshot else 0) | (_EAGER if eager else 0)
+
+
 def transaction(
     at: Optional[Path] = None,
     *,
     snapshot: bool = False,
+    eager: bool = False,
     ordered: bool = False,
     consolidate: bool = False,
     leave_outside: bool = False,
@@ -361,6 +367,8 @@ def transaction(
     at: a path on the volume; None is the volume of the current folder, or else the only mounted
         one.
     snapshot: files that were only read are not validated by the commit.
+    eager: a call that changes what another open transaction has changed before fails at once with
+        EAGAIN, and the end raises Conflict. Otherwise the first to commit wins.
     ordered: the commit returns when the changes are visible. They become durable later, in order.
     consolidate: as ordered, for contents that later transactions replace: only the contents of the
         last one are written.
@@ -369,21 +377,27 @@ def transaction(
         namespace for the rest of its life. It must have one thread. Otherwise a missing privilege
         is an Error; `folder` needs none.
     """
-    flags = (snapshot, _SNAPSHOT), (leave_outside, _LEAVE_OUTSIDE), (user_namespace, _USER_NAMESPACE)
-    return Transaction(at, sum(flag for wanted, flag in flags if wanted), ordered, consolidate)
+    begin = _begin_flags(snapshot, eager)
+    flags = (leave_outside, _LEAVE_OUTSIDE), (user_namespace, _USER_NAMESPACE)
+    return Transaction(at, begin + sum(flag for wanted, flag in flags if wanted), ordered, consolidate)
 
 
 def folder(
-    at: Path, *, snapshot: bool = False, ordered: bool = False, consolidate: bool = False
+    at: Path,
+    *,
+    snapshot: bool = False,
+    eager: bool = False,
+    ordered: bool = False,
+    consolidate: bool = False,
 ) -> Folder:
     """Begins a transaction on the volume of the folder `at`. The calls below the result's `path`,
     or with its `dir_fd`, are part of it. It needs no privilege, and any number of them may be open
     in any number of threads.
 
     Files opened in it are stale (ESTALE) after its end: close databases before. Inode numbers in it
-    differ from those outside. snapshot, ordered, consolidate: as for `transaction`.
+    differ from those outside. snapshot, eager, ordered, consolidate: as for `transaction`.
     """
-    return Folder(at, _SNAPSHOT if snapshot else 0, ordered, consolidate)
+    return Folder(at, _begin_flags(snapshot, eager), ordered, consolidate)
 
 
 def run(action: Callable[[Any], Result], tx: Transaction, tries: int = 10) -> Result:

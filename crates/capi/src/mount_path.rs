@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use xact_namespace::file_identity::FileIdentity;
 
+/// Bytes of the longest path that a call accepts, with the zero byte at its end.
+const PATH_MAX: usize = libc::PATH_MAX as usize;
+
 /// The mount point above a path, and the path below it.
 pub struct MountPath {
     pub mount: PathBuf,
@@ -14,12 +17,25 @@ pub struct MountPath {
 impl MountPath {
     /// The topmost folder above `path` on the same file system.
     pub fn of(path: &Path) -> io::Result<MountPath> {
-        let path = path.canonicalize()?;
-        let device = FileIdentity::of_path(&path)?.device;
+        let path = absolute(path)?;
+        // A mount point has a path that calls accept.
+        let mut above = path.ancestors().skip_while(|folder| folder.as_os_str().len() >= PATH_MAX);
+        let device = above.clone().next().map(FileIdentity::of_path).transpose()?.map(|first| first.device);
         let same =
-            |folder: &&Path| FileIdentity::of_path(folder).is_ok_and(|identity| identity.device == device);
-        let mount = path.ancestors().take_while(same).last().unwrap_or(&path);
+            |folder: &&Path| FileIdentity::of_path(folder).is_ok_and(|found| Some(found.device) == device);
+        let mount = above.by_ref().take_while(same).last().unwrap_or(&path);
         let below = path.strip_prefix(mount).expect("one of its ancestors").to_path_buf();
         Ok(MountPath { mount: mount.to_path_buf(), below })
+    }
+}
+
+/// A path without symbolic links. realpath(3) fails in a current folder whose path is longer than a
+/// call accepts; getcwd(3) does not.
+fn absolute(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) && path == Path::new(".") => {
+            std::env::current_dir()
+        }
+        found => found,
     }
 }

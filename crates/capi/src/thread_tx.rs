@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_FOLLOW, COMMIT_RETAIN};
 use xact_control::client::{Channel, SavepointHandle};
 use xact_namespace::descriptors::{Moved, Scope, Survey};
+use xact_namespace::long_path;
 use xact_namespace::mappings;
 use xact_namespace::mount::Mount;
 use xact_namespace::mounts;
@@ -272,7 +273,7 @@ impl Own {
             Ok(()) => {
                 if let Some(folder) = folder {
                     // If the folder no longer exists, the thread stays in the folder of the begin.
-                    let _ = std::env::set_current_dir(folder);
+                    let _ = long_path::enter(&folder);
                 }
                 let Own { moved, bound, mount, .. } = self;
                 moved.settle(&bound);

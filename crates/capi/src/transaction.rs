@@ -8,6 +8,7 @@ use std::path::Path;
 use xact_control::abi::{BEGIN_OWN_INODES, COMMIT_CONSOLIDATE, COMMIT_ORDERED, COMMIT_RETAIN};
 use xact_control::client::{Channel, SavepointHandle};
 use xact_namespace::file_identity::FileIdentity;
+use xact_namespace::long_path::open_folder;
 
 use crate::failure::Failed;
 use crate::mount_path::MountPath;
@@ -61,7 +62,7 @@ impl Tx {
         // A process may have several, and SQLite identifies files by their inode numbers.
         let (id, root) = channel.begin(flags | BEGIN_OWN_INODES).map_err(none)?;
         // If the folder does not exist in the view, closing the channel aborts.
-        let dir = File::open(root.join(mount_path.below)).map_err(wrong)?;
+        let dir = open_folder(&root.join(mount_path.below)).map_err(wrong)?;
         Ok(Tx { dir, kind: Kind::Own { channel, id } })
     }
 

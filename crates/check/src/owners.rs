@@ -38,8 +38,7 @@ pub enum Use {
 /// finds as many as it can.
 pub fn uses(device: Arc<dyn BlockDevice>, wanted: &BTreeSet<BlockNr>) -> Result<BTreeMap<BlockNr, Use>> {
     let mut report = Report::default();
-    let device = replayed(device, &mut report)?;
-    let volume = Volume::open(device)?;
+    let volume = Volume::open(replayed(device, &mut report)?.device)?;
     let mut found = BTreeMap::new();
     for &block in wanted {
         found.insert(block, fixed_use(&volume, block).unwrap_or(Use::Free));
@@ -81,7 +80,7 @@ pub fn uses(device: Arc<dyn BlockDevice>, wanted: &BTreeSet<BlockNr>) -> Result<
     Ok(found)
 }
 
-fn fixed_use(volume: &Volume, block: BlockNr) -> Option<Use> {
+pub(crate) fn fixed_use(volume: &Volume, block: BlockNr) -> Option<Use> {
     let sb: &Superblock = &volume.sb;
     if block == sb.own_block() {
         return Some(Use::Superblock);

@@ -22,9 +22,9 @@ use crate::values;
 pub use convert::{Convert, ConvertTo};
 pub use journal::Journal;
 pub use mkfs::{EngineKind, Mkfs};
-pub use mode::{Mode, ModeCommand, ModeGet, ModeSet};
+pub use mode::{Mode, ModeCommand, ModeGet, ModeSet, setting};
 pub use mount::{Mount, Umount};
-pub use run::{Isolation, Run};
+pub use run::{Detection, Isolation, Run};
 pub use snapshot::{Prune, SalvageOptions, Snapshot, SnapshotCommand, SnapshotName};
 pub use tx::{Diff, Target, Tx, TxAbort, TxBegin, TxCommand, TxCommit, TxList, TxStatus};
 
@@ -139,6 +139,12 @@ pub struct Stat {
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s")]
     #[arg(value_parser = values::parse_interval)]
     pub watch: Option<Duration>,
+    /// List the files whose data was written most since the volume was mounted, with their blocks:
+    /// new ones, and overwritten ones. For root and the user who mounted the volume [default
+    /// number: 20].
+    #[arg(long, value_name = "NUMBER", num_args = 0..=1, default_missing_value = "20")]
+    #[arg(require_equals = true, conflicts_with = "watch")]
+    pub files: Option<usize>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -161,6 +161,9 @@ mod tests {
             ["commit_writes=two-step", "commit_writes=single", "commit="]
         );
         assert_eq!(values(mount_option(), "noexe"), ["noexec"]);
-        assert_eq!(values(mode(), "fsync="), ["fsync=generation", "fsync=log", "fsync=default"]);
+        assert_eq!(
+            values(mode(), "fsync="),
+            ["fsync=generation", "fsync=log", "fsync=file", "fsync=default"]
+        );
     }
 }

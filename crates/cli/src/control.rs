@@ -4,11 +4,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use xact::{ModeChoice, SnapshotInfo};
+use xact::{DataMode, ModeChoice, SnapshotInfo};
 use xact_control::abi::{
-    COMMIT_RETAIN, Counters, KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET,
-    MOUNT_READ_ONLY, Modes, MountInfo, Pool, Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX,
-    Snapshot as SnapshotRequest, SnapshotDiff, TxStatus, UserUse,
+    COMMIT_RETAIN, Counters, FILE_MODE_ADAPTIVE, FILE_MODE_CLEAR, FILE_MODE_DATA, FILE_MODE_GET,
+    FILE_MODE_NONE, FILE_MODE_ORDERED, FILE_MODE_SELECTIVE, FILE_MODE_SET, FileMode, FileUse,
+    KEEP_PERSISTENT, Latencies, MODES_GET, MODES_OPTIONS, MODES_SET, MOUNT_READ_ONLY, Modes, MountInfo, Pool,
+    Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, Snapshot as SnapshotRequest, SnapshotDiff,
+    TxStatus, UserUse,
 };
 use xact_control::client::{self, Channel, CommitError, SnapshotEntry, TxChange};
 
@@ -116,6 +118,43 @@ pub fn set_modes(mount_point: &Path, modes: ModeChoice) -> Result<()> {
         .map_err(|(error, why)| failure_with_reason(mount_point, "set the modes", error, &why))
 }
 
+/// The data mode that a file on a mount has of its own, and the one in which it is written.
+pub fn file_mode(path: &Path) -> Result<(Option<DataMode>, DataMode)> {
+    let reply = ask_file_mode(path, FileMode::new(FILE_MODE_GET, 0), "read the data mode")?;
+    Ok((mode_of(reply.own), mode_of(reply.effective).unwrap_or(DataMode::Ordered)))
+}
+
+/// Gives a file on a mount a data mode of its own, or lets it follow the volume.
+pub fn choose_file_mode(path: &Path, mode: Option<DataMode>) -> Result<()> {
+    let request = match mode {
+        Some(mode) => {
+            let number = FILE_MODES.iter().find(|(_, known)| *known == mode).map_or(0, |(number, _)| *number);
+            FileMode::new(FILE_MODE_SET, number)
+        }
+        None => FileMode::new(FILE_MODE_CLEAR, 0),
+    };
+    ask_file_mode(path, request, "set the data mode").map(drop)
+}
+
+/// The numbers of data modes in [`FileMode`].
+const FILE_MODES: [(u32, DataMode); 5] = [
+    (FILE_MODE_NONE, DataMode::Writeback),
+    (FILE_MODE_ORDERED, DataMode::Ordered),
+    (FILE_MODE_DATA, DataMode::Journal),
+    (FILE_MODE_SELECTIVE, DataMode::Selective),
+    (FILE_MODE_ADAPTIVE, DataMode::Adaptive),
+];
+
+fn mode_of(number: u32) -> Option<DataMode> {
+    FILE_MODES.iter().find(|(known, _)| *known == number).map(|(_, mode)| *mode)
+}
+
+fn ask_file_mode(path: &Path, mut request: FileMode, doing: &str) -> Result<FileMode> {
+    client::file_mode(path, &mut request)
+        .map_err(|(error, why)| failure_with_reason(path, doing, error, &why))?;
+    Ok(request)
+}
+
 /// The fill level of the volume's pool; `None` if it has no pool.
 pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
     let pool = client::pool(mount_point).map_err(|e| failure(mount_point, "read statistics", e))?;
@@ -125,6 +164,11 @@ pub fn pool(mount_point: &Path) -> Result<Option<Pool>> {
 /// The resources of the daemon that each user has in use, and the limits of one user.
 pub fn users(mount_point: &Path) -> Result<(Vec<UserUse>, UserUse)> {
     client::users(mount_point).map_err(|e| failure(mount_point, "read statistics", e))
+}
+
+/// Files by the blocks of their data that were written back, and all others together.
+pub fn files(mount_point: &Path) -> Result<(Vec<FileUse>, FileUse)> {
+    client::files(mount_point).map_err(|e| failure(mount_point, "list written files", e))
 }
 
 /// Fails if one of the mount options differs from those that the volume is mounted with.

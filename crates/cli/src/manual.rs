@@ -88,12 +88,15 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ),
     ("xact-tx-abort", &[("xact tx abort 3 --at mnt", "Discard the changes of transaction 3")]),
     ("xact-mode", &[("xact mode get mnt", "Show the modes of the volume at mnt")]),
+    ("xact-mode-clear", &[("xact mode clear --file mnt/table.db", "Write a file as the volume says")]),
     ("xact-mode-get", &[("xact mode get disk.img --json", "Show the modes of a volume for a program")]),
     (
         "xact-mode-set",
         &[
             ("xact mode set disk.img data=journal", "Write all data to the journal"),
             ("xact mode set mnt data=default", "Return to the default at the next mount"),
+            ("xact mode set --file mnt/table.db ordered", "Keep the data of one file out of the journal"),
+            ("xact mode set --file mnt/logs --inherit data", "Write new files in a folder to the journal"),
         ],
     ),
     ("xact-stat", &[("xact stat mnt --watch=5s", "Show the activity of every five seconds")]),

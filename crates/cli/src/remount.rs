@@ -27,11 +27,12 @@ const CHANGEABLE: [(&str, MountFlags, bool); 8] = [
     ("exec", MountFlags::NOEXEC, false),
 ];
 /// Flags that the table of mounts names. A remount keeps those that its options repeat.
-const KEPT: [(&str, MountFlags); 4] = [
+const KEPT: [(&str, MountFlags); 5] = [
     ("sync", MountFlags::SYNCHRONOUS),
     ("dirsync", MountFlags::DIRSYNC),
     ("noatime", MountFlags::NOATIME),
     ("nodiratime", MountFlags::NODIRATIME),
+    ("lazytime", MountFlags::LAZYTIME),
 ];
 
 /// Remounts. `dry_run`: checks the options only.
@@ -80,6 +81,10 @@ fn wanted(now: &[String], options: &[String]) -> (MountFlags, Vec<String>) {
             None => others.push(option.clone()),
         }
     }
+    // The table has no word for strictatime, which is neither of the two.
+    if !has(now, "noatime") && !has(now, "relatime") {
+        flags |= MountFlags::STRICTATIME;
+    }
     // Without a word for it, sync would be turned off.
     if has(now, "sync") && !has(options, "sync") && !has(options, "async") {
         others.push("async".into());
@@ -120,9 +125,13 @@ mod tests {
         let (flags, others) = wanted(&now, &words("rw,nosuid,noatime,user_id=0,remount,ro,commit=7"));
         assert_eq!(flags, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NOATIME);
         assert_eq!(others, ["commit=7"]);
-        let (flags, others) = wanted(&words("ro,noexec,sync"), &words("noexec,sync,remount,rw,exec"));
+        let now = words("ro,noexec,relatime,sync");
+        let (flags, others) = wanted(&now, &words("noexec,relatime,sync,remount,rw,exec"));
         assert_eq!((flags, others), (MountFlags::SYNCHRONOUS, vec![]));
-        let (flags, others) = wanted(&words("ro,noexec,sync"), &words("remount,rw"));
+        let (flags, others) = wanted(&now, &words("remount,rw"));
         assert_eq!((flags, others), (MountFlags::empty(), words("async")));
+        let (flags, others) = wanted(&words("rw,nodiratime"), &words("rw,nodiratime,remount,ro"));
+        let kept = MountFlags::RDONLY | MountFlags::NODIRATIME | MountFlags::STRICTATIME;
+        assert_eq!((flags, others), (kept, vec![]));
     }
 }

@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use xact_types::{BlockNr, CommitId, Error, LatencySnapshot, Result};
@@ -90,6 +91,65 @@ impl Engine {
         self.mechanism.start(credits, class)
     }
 
+    /// As `start_for`, for an operation that depends on no other change of the running commit,
+    /// except those of operations ahead. With a batch, its changes can become durable before the
+    /// rest of the commit, by [`Self::commit_ahead`]; then `end_ahead` or `fall_back` must follow
+    /// before `stop`. Without one, the operation is an ordinary part of the commit. `waits`: for
+    /// the commit before to be durable, if that is needed.
+    pub(crate) fn start_ahead(
+        &self,
+        credits: u32,
+        class: ReserveClass,
+        waits: bool,
+    ) -> Result<(CommitId, Option<u64>)> {
+        self.core.check_open()?;
+        match self.mechanism.ahead() {
+            Some(ahead) => ahead.start_ahead(credits, class, waits),
+            None => Ok((self.mechanism.start(credits, class)?, None)),
+        }
+    }
+
+    /// An operation with a batch has made its last change.
+    pub(crate) fn end_ahead(&self) {
+        self.core.blocks.ahead.leave();
+    }
+
+    /// An operation with a batch is an ordinary part of the commit after all.
+    pub(crate) fn fall_back(&self) {
+        self.break_ahead();
+        self.end_ahead();
+    }
+
+    /// Nothing goes ahead of the commit any more, nor what has joined a batch.
+    pub(crate) fn break_ahead(&self) {
+        self.core.blocks.ahead.break_off();
+    }
+
+    /// As `update_shared`, by an operation with a batch.
+    pub(crate) fn update_shared_ahead(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        change: &mut dyn FnMut(Version, &mut [u8]),
+    ) -> Result<u32> {
+        self.core.blocks.update_shared_ahead(commit, block, change)
+    }
+
+    /// An operation with a batch has changed or created a block of its own inode.
+    pub(crate) fn note_ahead(&self, commit: CommitId, block: BlockNr) {
+        self.core.blocks.note_ahead(commit, block);
+    }
+
+    /// Makes a batch durable: all changes of the handles that had it ([`crate::Handle::ahead`]),
+    /// and all data whose `write_data` returned before the call. `commit` is the commit of the
+    /// handles, of which the rest may stay in memory.
+    pub fn commit_ahead(&self, commit: CommitId, batch: u64) -> Result<()> {
+        match self.mechanism.ahead() {
+            Some(ahead) => ahead.commit_ahead(commit, batch),
+            None => self.mechanism.commit(commit),
+        }
+    }
+
     /// Whether commits can use up their space while the engine runs, so that data that is accepted
     /// now and committed later needs a reservation.
     pub fn limits_space(&self) -> bool {
@@ -165,6 +225,13 @@ impl Engine {
         self.core.blocks.read_own(commit, block)
     }
 
+    /// The contents of a block before its first change in the commit of an open handle: those to
+    /// which a change that cancels out returns. `None` if the commit has not changed the block, or
+    /// the contents are not kept. A commit does not write a block that has them at its end.
+    pub fn base(&self, commit: CommitId, block: BlockNr) -> Option<BlockRef> {
+        self.core.blocks.base(commit, block)
+    }
+
     /// As `update`, for a block whose old contents do not matter because it was just allocated:
     /// `contents` replaces them without a read.
     pub fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
@@ -187,7 +254,14 @@ impl Engine {
     /// `data_in_log` says.
     pub fn journal_data(&self, commit: CommitId, block: BlockNr, new: NewData) -> Result<bool> {
         match self.mechanism.data_log() {
-            Some(log) => log.journal_data(commit, block, new),
+            Some(log) => {
+                let is_whole = new.changed.is_none();
+                let added = log.journal_data(commit, block, new)?;
+                if is_whole {
+                    self.core.deferred.forget(commit, block, 1);
+                }
+                Ok(added)
+            }
             None => Err(Error::Unsupported("file data in the log of this engine".into())),
         }
     }
@@ -199,9 +273,36 @@ impl Engine {
         self.mechanism.data_log().is_some_and(|log| log.holds_data(start, blocks))
     }
 
+    /// Whether blocks that were just allocated may get their first contents by `defer_data`.
+    pub fn may_defer(&self, start: BlockNr, blocks: u64) -> Result<bool> {
+        self.mechanism.may_defer(start, blocks)
+    }
+
+    /// Bytes of the contents that `defer_data` keeps in memory.
+    pub fn deferred_bytes(&self) -> u64 {
+        self.core.deferred.blocks() * self.block_size() as u64
+    }
+
+    /// Gives a newly allocated block of file data its first contents. They stay in memory, where
+    /// `read_data` finds them, and are written to the block's place with the commit: a durable
+    /// commit has them. They are never written if the commit frees the block before. Allowed where
+    /// `may_defer` says so. The caller calls `order_data` too.
+    pub fn defer_data(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<()> {
+        self.core.volume.poison.check()?;
+        self.core.volume.check_writable(block, 1)?;
+        self.core.deferred.defer(commit, block, contents);
+        Ok(())
+    }
+
+    /// Whether contents of any of these blocks are only in memory, by `defer_data`.
+    pub fn defers_data(&self, start: BlockNr, blocks: u64) -> bool {
+        self.core.deferred.has(start, blocks)
+    }
+
     /// Blocks of file data were freed: does what `forget` does, for those of them that the log
-    /// holds.
+    /// holds, and drops contents that the commit has not written yet.
     pub fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()> {
+        self.core.deferred.forget(commit, start, blocks);
         self.mechanism.data_log().map_or(Ok(()), |log| log.forget_data(commit, start, blocks))
     }
 
@@ -210,8 +311,8 @@ impl Engine {
     /// (revoke). Its new owner may write it only after `commit` is durable.
     ///
     /// A log takes a limited number of revokes in one commit; handles begin while half of it is
-    /// left. So one handle forgets no more than [`crate::FORGOTTEN_AT_ONCE`] blocks on top of those
-    /// that it has credits for. `TooLarge` if it forgets more.
+    /// left. So one handle forgets no more than [`xact_types::Steps::forgotten_blocks`] blocks on
+    /// top of those that it has credits for. `TooLarge` if it forgets more.
     pub fn forget(&self, commit: CommitId, block: BlockNr) -> Result<()> {
         self.core.blocks.forget(commit, block)
     }
@@ -249,6 +350,17 @@ impl Engine {
         self.core.pipeline.running()
     }
 
+    /// The time within which changes are committed without a request.
+    pub fn commit_interval(&self) -> Duration {
+        self.core.commit_interval
+    }
+
+    /// The running commit, or an earlier one, has changes that were accepted at `since` and were in
+    /// memory alone until now. It is due as if they had joined it then.
+    pub fn age_from(&self, since: Instant) {
+        self.core.pipeline.age_from(since);
+    }
+
     /// Makes all data durable whose `write_data` has returned, without a commit.
     pub fn flush_data(&self) -> Result<()> {
         self.core.check_open()?;
@@ -270,7 +382,22 @@ impl Engine {
 
     /// Reads file data; `buf` is a multiple of the block size.
     pub fn read_data(&self, start: BlockNr, buf: &mut [u8]) -> Result<()> {
-        self.mechanism.read_data(start, buf)
+        if self.core.deferred.blocks() == 0 {
+            return self.mechanism.read_data(start, buf);
+        }
+        let block_size = self.block_size();
+        // Looked up in this order: contents in the log are newer than deferred ones. The log loses
+        // a block only after a commit, which has written the deferred contents.
+        let logged: Vec<bool> = (0..(buf.len() / block_size) as u64)
+            .map(|at| self.mechanism.data_log().is_some_and(|log| log.holds_data(start.offset(at), 1)))
+            .collect();
+        let deferred = self.core.deferred.in_memory(start, logged.len() as u64);
+        // Contents that were not found are home.
+        self.mechanism.read_data(start, buf)?;
+        for (at, contents) in deferred.into_iter().filter(|(at, _)| !logged[*at as usize]) {
+            buf[at as usize * block_size..][..block_size].copy_from_slice(&contents);
+        }
+        Ok(())
     }
 
     /// Writes file data to its place, from `start` on; the length of each buffer is a multiple of
@@ -282,7 +409,34 @@ impl Engine {
     /// The same, in a chosen way. `flush_data`, `commit` and `sync` cover the data in every case.
     pub fn write_data_as(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
         self.check_write(start, bufs)?;
-        self.wrote(self.mechanism.write_data(start, bufs, write))
+        let blocks = self.core.volume.blocks_in(bufs.iter().map(|b| b.len()).sum())?;
+        let written = if self.core.deferred.has(start, blocks) {
+            self.write_over_deferred(start, bufs, write)
+        } else {
+            self.mechanism.write_data(start, bufs, write)
+        };
+        self.wrote(written)
+    }
+
+    /// Writes file data of which some replaces deferred contents.
+    fn write_over_deferred(&self, start: BlockNr, bufs: &[IoSlice<'_>], write: DataWrite) -> Result<()> {
+        let blocks = bufs.iter().flat_map(|buf| buf.chunks_exact(self.block_size()));
+        let slices: Vec<IoSlice<'_>> = blocks.map(IoSlice::new).collect();
+        let mut at = 0;
+        while at < slices.len() {
+            let (first, rest) = (start.offset(at as u64), &slices[at..]);
+            if let Some((_guard, count)) = self.core.deferred.begin_overwrite(first, rest.len() as u64) {
+                // Home, where the deferred contents would have gone.
+                self.core.volume.write_for(first, &rest[..count as usize], write.hint)?;
+                at += count as usize;
+                continue;
+            }
+            let is_next = |count: &usize| self.core.deferred.has(first.offset(*count as u64), 1);
+            let count = (1..rest.len()).find(is_next).unwrap_or(rest.len());
+            self.mechanism.write_data(first, &rest[..count], write)?;
+            at += count;
+        }
+        Ok(())
     }
 
     /// As `write_data`, for blocks that are in use in every state of the volume and that no code

@@ -20,6 +20,8 @@ pub enum Fault {
     NoRevoke,
     /// The log's tail moves before the checkpointed blocks are durable.
     NoFlushBeforeTail,
+    /// A block is left out of a commit if it has the contents that it had before an older one.
+    SameAsOlder,
     /// Recovery takes copies whose checksum is wrong.
     AcceptBadChecksum,
     /// Copies that begin with the magic are not escaped.
@@ -75,18 +77,31 @@ pub enum Fault {
     /// Generations: a change by an operation in a draining generation reaches the newest contents
     /// alone.
     DrainingInNewestOnly,
+    /// Generations: a record that goes ahead of its commit lacks the blocks that inodes share.
+    AheadWithoutShared,
+    /// Generations: the record of a commit builds on the contents before the records that went
+    /// ahead of it.
+    RestOnOldBase,
     /// No journal: waiters are woken before the blocks at home are durable.
     NoFlushAfterHome,
+    /// Files: an fsync goes ahead although other operations have changed the file.
+    AheadDespiteOthers,
     /// Files: a file is renamed over another while its data is only in memory.
     RenameBeforeData,
     /// Files: a call whose changes must be durable when it returns (`sync`, `+S`, `+D`) does not
     /// wait.
     SyncedReturnsEarly,
+    /// Files: the data of a small sync is written in place.
+    SmallSyncInPlace,
     /// Files: every write of an inode stores its size, whether the data up to there is written or
     /// not.
     SizeBeforeData,
+    /// Files: write-back does not wait for the rest of a write that arrives in parts.
+    WriteInParts,
     /// Transactions: a block that keeps its place is overwritten there before the commit.
     PlaceBeforeCommit,
+    /// Transactions: contents that go to their place with a commit are written after it.
+    DeferredDataLate,
     /// Transactions: the file of a persisted transaction is removed in a commit of its own, after
     /// that of the changes.
     PersistedRemovedApart,
@@ -95,7 +110,8 @@ pub enum Fault {
 #[cfg(feature = "faults")]
 impl Fault {
     /// Every fault of the journal engine.
-    pub const JOURNAL: [Fault; 14] = [
+    pub const JOURNAL: [Fault; 15] = [
+        Fault::SameAsOlder,
         Fault::LongerBeforeInode,
         Fault::DataBesideItsCopy,
         Fault::TailPastBase,
@@ -113,7 +129,10 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 19] = [
+    pub const GENERATIONS: [Fault; 22] = [
+        Fault::AheadWithoutShared,
+        Fault::RestOnOldBase,
+        Fault::SameAsOlder,
         Fault::DrainingInNewestOnly,
         Fault::DataBesideItsCopy,
         Fault::DataOnItsPlace,
@@ -139,10 +158,14 @@ impl Fault {
     pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
 
     /// Every fault of the code above the engines.
-    pub const FILES: [Fault; 7] = [
+    pub const FILES: [Fault; 11] = [
+        Fault::AheadDespiteOthers,
+        Fault::SmallSyncInPlace,
         Fault::SyncedReturnsEarly,
         Fault::PlaceBeforeCommit,
+        Fault::DeferredDataLate,
         Fault::SizeBeforeData,
+        Fault::WriteInParts,
         Fault::RenameBeforeData,
         Fault::DiscardAtOnce,
         Fault::ShorterAfterInode,

@@ -9,10 +9,6 @@ use crate::core::waits::Waiting;
 use crate::engine::Engine;
 use crate::mechanism::ReserveClass;
 
-/// Blocks that one handle may forget without a credit for each. The smallest log of mke2fs takes
-/// 15,000 in a commit.
-pub const FORGOTTEN_AT_ONCE: u32 = 64;
-
 /// A handle with more credits than this works for long (ten thousand new files take some hundred
 /// milliseconds). Ordinary operations, quotas included, ask for fewer.
 const LONG_WORK_CREDITS: u32 = 256;
@@ -31,6 +27,10 @@ pub struct Handle {
     open: bool,
     /// Whether a block was changed through it.
     changed: bool,
+    /// The batch in which its changes become durable ahead of the commit.
+    ahead: Option<u64>,
+    /// Blocks that `update` has changed, while the caller lists them.
+    updates: Option<Vec<BlockNr>>,
 }
 
 impl Handle {
@@ -42,6 +42,27 @@ impl Handle {
     /// As `begin`, with the class of space that the operation may use.
     pub fn begin_for(engine: &Arc<Engine>, credits: u32, class: ReserveClass) -> Result<Handle> {
         let commit = engine.start_for(credits, class)?;
+        Ok(Handle::begun(engine, (commit, None), credits, class))
+    }
+
+    /// As `begin_for`, for an operation that depends on no other change of the running commit,
+    /// except those of operations ahead. Its changes can become durable ahead of the commit, if
+    /// [`Self::ahead`] says so. `waits`: for the commit before to be durable, if that is needed.
+    pub fn begin_ahead(
+        engine: &Arc<Engine>,
+        credits: u32,
+        class: ReserveClass,
+        waits: bool,
+    ) -> Result<Handle> {
+        Ok(Handle::begun(engine, engine.start_ahead(credits, class, waits)?, credits, class))
+    }
+
+    fn begun(
+        engine: &Arc<Engine>,
+        (commit, ahead): (CommitId, Option<u64>),
+        credits: u32,
+        class: ReserveClass,
+    ) -> Handle {
         let mut handle = Handle {
             engine: engine.clone(),
             commit,
@@ -50,10 +71,12 @@ impl Handle {
             long_work: None,
             open: true,
             changed: false,
+            ahead,
+            updates: None,
         };
         handle.note_long_work();
         handle.before_step();
-        Ok(handle)
+        handle
     }
 
     fn note_long_work(&mut self) {
@@ -67,6 +90,24 @@ impl Handle {
     /// The commit that will make this handle's changes durable.
     pub fn commit_id(&self) -> CommitId {
         self.commit
+    }
+
+    /// The batch that [`Engine::commit_ahead`] makes durable, if all changes so far are in it.
+    pub fn ahead(&self) -> Option<u64> {
+        self.ahead
+    }
+
+    /// The changes of this handle do not go ahead of the commit after all.
+    fn fall_back(&mut self) {
+        if self.ahead.take().is_some() {
+            self.engine.fall_back();
+        }
+    }
+
+    fn note_ahead(&self, block: BlockNr) {
+        if self.ahead.is_some() {
+            self.engine.note_ahead(self.commit, block);
+        }
     }
 
     pub fn credits(&self) -> u32 {
@@ -96,6 +137,8 @@ impl Handle {
     /// in a consistent state.
     pub fn renew(&mut self, credits: u32) -> Result<()> {
         self.long_work = None;
+        // The next change may be part of another commit.
+        self.fall_back();
         self.engine.stop(self.commit, std::mem::take(&mut self.credits));
         self.open = false;
         self.commit = self.engine.start_for(credits, self.class)?;
@@ -110,16 +153,30 @@ impl Handle {
         self.engine.read(block)
     }
 
+    /// From now on, lists the blocks that [`Self::update`] changes.
+    pub fn list_updates(&mut self) {
+        self.updates = Some(Vec::new());
+    }
+
+    /// Ends the list, and returns it.
+    pub fn take_updates(&mut self) -> Vec<BlockNr> {
+        self.updates.take().unwrap_or_default()
+    }
+
     /// Changes a block in place; `change` must not call the engine.
     pub fn update<R>(&mut self, block: BlockNr, change: impl FnOnce(&mut [u8]) -> R) -> Result<R> {
         self.before_change()?;
         let mut change = Some(change);
         let mut result = None;
+        if let Some(updates) = &mut self.updates {
+            updates.push(block);
+        }
         let added = self.engine.update(self.commit, block, &mut |bytes| {
             let change = change.take().expect("engine runs a change once");
             result = Some(change(bytes));
         })?;
         self.spend(added.into());
+        self.note_ahead(block);
         Ok(result.expect("engine runs every change"))
     }
 
@@ -148,16 +205,29 @@ impl Handle {
         mut change: impl FnMut(Version, &mut [u8]) -> R,
     ) -> Result<PerVersion<R>> {
         self.before_change()?;
-        let (mut newest, mut draining) = (None, None);
-        let added = self.engine.update_shared(self.commit, block, per_version, &mut |version, bytes| {
+        if per_version {
+            self.fall_back();
+        }
+        let (mut newest, mut draining, mut ahead) = (None, None, None);
+        let mut note = |version, bytes: &mut [u8]| {
             let result = Some(change(version, bytes));
             match version {
                 Version::Newest => newest = result,
                 Version::Draining => draining = result,
+                Version::Ahead => ahead = result,
             }
-        })?;
+        };
+        let added = match self.ahead {
+            Some(_) => self.engine.update_shared_ahead(self.commit, block, &mut note)?,
+            None => self.engine.update_shared(self.commit, block, per_version, &mut note)?,
+        };
         self.spend(added);
-        Ok(PerVersion { newest: newest.expect("engine runs every change"), draining })
+        Ok(PerVersion { newest: newest.expect("engine runs every change"), draining, ahead })
+    }
+
+    /// The contents of a block before this handle's commit; see [`Engine::base`].
+    pub fn base(&self, block: BlockNr) -> Option<BlockRef> {
+        self.engine.base(self.commit, block)
     }
 
     /// The contents of a block in this handle's commit; see [`Engine::read_own`].
@@ -173,6 +243,7 @@ impl Handle {
     /// Gives a block that several inodes share its first contents; see [`Engine::create_shared`].
     pub fn create_shared(&mut self, block: BlockNr, contents: impl Into<BlockRef>) -> Result<()> {
         self.before_change()?;
+        self.fall_back();
         let added = self.engine.create_shared(self.commit, block, contents.into())?;
         self.spend(added.into());
         Ok(())
@@ -197,6 +268,7 @@ impl Handle {
         self.before_change()?;
         let added = self.engine.create(self.commit, block, contents.into())?;
         self.spend(added.into());
+        self.note_ahead(block);
         Ok(())
     }
 
@@ -204,17 +276,26 @@ impl Handle {
     pub fn journal_data(&mut self, block: BlockNr, new: NewData) -> Result<()> {
         let added = self.engine.journal_data(self.commit, block, new)?;
         self.spend(added.into());
+        self.note_ahead(block);
         Ok(())
+    }
+
+    /// Puts contents of a new block of file data into its place with the commit; see
+    /// [`Engine::defer_data`].
+    pub fn defer_data(&mut self, block: BlockNr, contents: BlockRef) -> Result<()> {
+        self.engine.defer_data(self.commit, block, contents)
     }
 
     /// Blocks of file data were freed; see [`Engine::forget_data`].
     pub fn forget_data(&mut self, start: BlockNr, blocks: u64) -> Result<()> {
+        self.fall_back();
         self.engine.forget_data(self.commit, start, blocks)
     }
 
     /// A metadata block was freed; see [`Engine::forget`].
     pub fn forget(&mut self, block: BlockNr) -> Result<()> {
         self.before_change()?;
+        self.fall_back();
         self.engine.forget(self.commit, block)?;
         self.changed = true;
         Ok(())
@@ -227,6 +308,10 @@ impl Handle {
 
     /// Runs `action` when this handle's commit is durable; see [`Engine::on_durable`].
     pub fn on_durable(&self, action: impl FnOnce() + Send + 'static) {
+        if self.ahead.is_some() {
+            // It frees something.
+            self.engine.break_ahead();
+        }
         self.engine.on_durable(self.commit, Box::new(action));
     }
 
@@ -239,6 +324,9 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if self.ahead.is_some() {
+            self.engine.end_ahead();
+        }
         if self.open {
             self.engine.stop(self.commit, self.credits);
         }

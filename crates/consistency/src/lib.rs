@@ -53,10 +53,10 @@ pub use generations::{
     BlockDamage, DamagedBlocks, Salvage, VolumeOn, default_pool_bytes, format_generations, min_pool_bytes,
     unmark_backups, volume_on,
 };
-pub use handle::{FORGOTTEN_AT_ONCE, Handle};
+pub use handle::Handle;
 pub use mechanism::{DataInLog, DataWrite, EngineStats, JournalSize, ReserveClass, ResizableJournal};
 pub use options::{CommitWrites, EngineOptions, Fsync, LogRecords};
-pub use recovery::{RecoveryReport, recover};
+pub use recovery::{RecoveryReport, needs_replay, recover};
 pub use snapshots::{PartialSnapshot, PoolUse, SnapshotImage, SnapshotInfo, Snapshots, UnprunedSnapshot};
 
 /// The superblock after a replay of the log that a crash left, for properties that must be known

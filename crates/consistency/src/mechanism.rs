@@ -88,6 +88,11 @@ pub(crate) trait Mechanism: Send + Sync {
         self.write_data(start, bufs, DataWrite::default())
     }
 
+    /// See [`crate::Engine::may_defer`].
+    fn may_defer(&self, _start: BlockNr, _blocks: u64) -> Result<bool> {
+        Ok(true)
+    }
+
     fn flush_data(&self) -> Result<()>;
 
     /// Whether no snapshot has data in blocks that are free now.
@@ -116,6 +121,10 @@ pub(crate) trait Mechanism: Send + Sync {
         None
     }
 
+    fn ahead(&self) -> Option<&dyn CommitsAhead> {
+        None
+    }
+
     fn space(&self) -> Option<&dyn SpaceReservation> {
         None
     }
@@ -138,6 +147,14 @@ pub(crate) trait DataLog {
     fn holds_data(&self, start: BlockNr, blocks: u64) -> bool;
 
     fn forget_data(&self, commit: CommitId, start: BlockNr, blocks: u64) -> Result<()>;
+}
+
+/// Operations that become durable ahead of their commit. Documented at the methods of
+/// [`crate::Engine`].
+pub(crate) trait CommitsAhead {
+    fn start_ahead(&self, credits: u32, class: ReserveClass, waits: bool) -> Result<(CommitId, Option<u64>)>;
+
+    fn commit_ahead(&self, commit: CommitId, batch: u64) -> Result<()>;
 }
 
 /// Space for commits that can be used up, and so is reserved for data that is accepted now and

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use xact_types::Steps;
 use xact_types::settings::Id;
 
 /// How a transaction is written to the journal (JOJ-2, JOJ-3).
@@ -29,11 +30,14 @@ pub enum LogRecords {
 /// The effect of an fsync on a volume with generations (SNAP-12).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fsync {
-    /// Writes the changes to the intent log. `sync`, age and a full log make a generation.
-    #[default]
+    /// Writes all changes to the intent log. `sync`, age and a full log make a generation.
     Log,
     /// Makes a generation, as the paper does.
     Generation,
+    /// As `Log`. But if only the data and the inode of a file were changed, the record has only
+    /// what this file depends on.
+    #[default]
+    File,
 }
 
 /// Settings of an engine. The defaults are those of a stock ext4 mount.
@@ -55,9 +59,15 @@ pub struct EngineOptions {
     /// Memory for cached metadata blocks. Blocks that are dirty, or committed and not yet in their
     /// own place, stay in memory and may exceed it for a while.
     pub cache_bytes: usize,
+    /// The sizes of steps; crash tests lower them.
+    pub steps: Steps,
     /// Nothing is ever changed, except that the log that a crash left is replayed first if the
     /// device can be written, as the kernel does for a read-only mount.
     pub read_only: bool,
+    /// With `read_only`: the log that a crash left is ignored, and nothing is written. A volume
+    /// with a journal is read as its checkpoints left it, which may be inconsistent; one with
+    /// generations as its newest generation (ext4's `noload`).
+    pub no_recovery: bool,
     /// Leaves out one ordering rule; for the crash explorer's canaries only.
     #[cfg(feature = "faults")]
     pub fault: Option<crate::Fault>,
@@ -73,7 +83,9 @@ impl Default for EngineOptions {
             fsync: Fsync::default(),
             ordered_data: true,
             cache_bytes: 64 << 20,
+            steps: Steps::default(),
             read_only: false,
+            no_recovery: false,
             #[cfg(feature = "faults")]
             fault: None,
         }

@@ -81,7 +81,9 @@ impl WriteThrough {
         let Core { volume, pipeline, blocks, .. } = &*self.core;
         let commit = pipeline.lock()?;
         let frozen = blocks.freeze(commit, |_, _| {});
+        let deferred = self.core.deferred.begin(commit, self.core.faults);
         pipeline.switch();
+        deferred.write(volume)?;
         let changed: Vec<_> = frozen.blocks.iter().map(|b| (b.slot.block, b.contents.clone())).collect();
         volume.write_sorted(&changed)?;
         frozen.blocks.iter().for_each(|block| block.slot.lock_any().committing = None);

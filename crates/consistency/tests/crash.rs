@@ -233,14 +233,16 @@ fn every_crash_of_many_threads_leaves_a_legal_state() {
 fn every_omitted_rule_is_found() {
     use xact_consistency::Fault;
     // The first two are about damage and about lookalikes, and have tests in `damage.rs`. The third
-    // is about file data, the fourth about records of parts of blocks and the last about the
-    // journal's inode, which the testkit's workloads on files cover.
+    // is about file data, the fourth about records of parts of blocks, the fifth about the
+    // journal's inode and the last about blocks that return to older contents, which the testkit's
+    // workloads on files cover.
     let elsewhere = [
         Fault::AcceptBadChecksum,
         Fault::NoEscape,
         Fault::DataBesideItsCopy,
         Fault::TailPastBase,
         Fault::LongerBeforeInode,
+        Fault::SameAsOlder,
     ];
     for fault in Fault::JOURNAL.into_iter().filter(|f| !elsewhere.contains(f)) {
         let mut found = false;

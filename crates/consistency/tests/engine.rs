@@ -5,7 +5,7 @@ mod common;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Image, open, quiet};
 use xact_consistency::{
@@ -280,6 +280,31 @@ fn commits_happen_by_time() {
         drop(Handle::begin(&engine, 1).unwrap());
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(engine.stats().device, writes);
+        engine.close().unwrap();
+    }
+}
+
+/// The commit with changes that were in memory before is due an interval after their beginning.
+#[test]
+fn commits_are_as_old_as_their_oldest_change() {
+    let interval = Duration::from_secs(60);
+    for backdated in [false, true] {
+        let options = EngineOptions { commit_interval: interval, ..EngineOptions::default() };
+        let engine: Arc<Engine> = open_journal(journaled(), options).unwrap();
+        let began = Instant::now().checked_sub(interval).expect("the machine runs for a minute");
+        // Without effect: the running commit has no changes.
+        engine.age_from(began);
+        let commit = put(&engine, FREE, 1);
+        if backdated {
+            engine.age_from(began);
+        }
+        for _ in 0..300 {
+            if engine.durable() >= commit || !backdated {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(engine.durable() >= commit, backdated);
         engine.close().unwrap();
     }
 }

@@ -22,9 +22,10 @@ pub struct Version {
 
 /// Flags of [`Begin`]. `SNAPSHOT`: files that were only read are not validated. `OWN_INODES`:
 /// `stat` in the view returns inode numbers that no other view has, for programs that hold several
-/// views at a time.
+/// views at a time. `EAGER`: a change that another open transaction has made before fails at once.
 pub const BEGIN_SNAPSHOT: u32 = 1;
 pub const BEGIN_OWN_INODES: u32 = 2;
+pub const BEGIN_EAGER: u32 = 4;
 
 /// Flags of [`Commit`]. `ORDERED`: it becomes durable together with later changes. `RETAIN`: if the
 /// commit is refused, the transaction stays open. `ONLY`: commits the selected changes and keeps
@@ -55,7 +56,8 @@ pub struct Commit {
     pub flags: u32,
     /// Out: one of [`Reason`].
     pub reason: u32,
-    /// Out: in a conflict, the transaction that committed first; 0 for a call outside of any.
+    /// Out: in a conflict, the transaction that committed first, or (`BEGIN_EAGER`) that has made
+    /// the change first and was open; 0 for a call outside of any.
     pub conflicting_tx: u64,
     /// Out: bytes in `path` and in `errmsg`.
     pub path_len: u32,
@@ -202,6 +204,34 @@ pub struct Users {
     pub users: [UserUse; USERS_MAX],
 }
 
+/// Files that one call returns.
+pub const FILES_MAX: usize = 256;
+
+/// Blocks of a file's data that were written back since the volume was mounted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FileUse {
+    pub ino: u64,
+    /// Written to places that held no contents of the file.
+    pub new_blocks: u64,
+    pub overwritten_blocks: u64,
+}
+
+/// Files by their written blocks. `EPERM`: the caller is neither root nor has mounted the volume.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FileUses {
+    /// In: the inode number from which on files are wanted. Out: the next one.
+    pub from: u64,
+    /// Out: files in `files`.
+    pub len: u32,
+    /// Out: whether there are no more.
+    pub done: u32,
+    /// Out: deleted files, and those that are not counted separately, together; `ino` is 0.
+    pub others: FileUse,
+    pub files: [FileUse; FILES_MAX],
+}
+
 /// The durations of an event, counted since the volume was mounted.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -253,6 +283,35 @@ pub struct Modes {
     pub stored: [u8; 8],
     /// Out: the modes that it is mounted with.
     pub effective: [u8; 8],
+    pub errmsg: [u8; ERRMSG_MAX],
+}
+
+/// Actions of [`FileMode`].
+pub const FILE_MODE_GET: u32 = 1;
+pub const FILE_MODE_SET: u32 = 2;
+/// The file follows the volume again.
+pub const FILE_MODE_CLEAR: u32 = 3;
+
+/// Data modes of a file, for [`FileMode`]; 0 for none of its own.
+pub const FILE_MODE_NONE: u32 = 1;
+pub const FILE_MODE_ORDERED: u32 = 2;
+pub const FILE_MODE_DATA: u32 = 3;
+pub const FILE_MODE_SELECTIVE: u32 = 4;
+pub const FILE_MODE_ADAPTIVE: u32 = 5;
+
+/// The data mode of the file on which the call is made, or of the new files in a folder. Only root
+/// and the file's owner may change it. `EINVAL`: the volume cannot have it, as `errmsg` says.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FileMode {
+    /// In: the action.
+    pub action: u32,
+    /// Out: the reason of a failure, in English.
+    pub errmsg_len: u32,
+    /// In or out: the mode of its own; 0 if it has none.
+    pub own: u32,
+    /// Out: the mode in which its data is written.
+    pub effective: u32,
     pub errmsg: [u8; ERRMSG_MAX],
 }
 
@@ -516,6 +575,13 @@ impl Snapshot {
     }
 }
 
+impl FileMode {
+    /// A request.
+    pub fn new(action: u32, own: u32) -> FileMode {
+        FileMode { action, own, ..FileMode::new_zeroed() }
+    }
+}
+
 impl Modes {
     /// A request.
     pub fn new(action: u32, stored: [u8; 8]) -> Modes {
@@ -618,8 +684,10 @@ pub const IOC_SNAPSHOT_PATHS: u32 = ioc(3, 38, size_of::<SnapshotPaths>());
 pub const IOC_SNAPSHOT_DIFF: u32 = ioc(3, 36, size_of::<SnapshotDiff>());
 pub const IOC_COUNTERS: u32 = ioc(2, 33, size_of::<Counters>());
 pub const IOC_MODES: u32 = ioc(3, 34, size_of::<Modes>());
+pub const IOC_FILE_MODE: u32 = ioc(3, 45, size_of::<FileMode>());
 pub const IOC_POOL: u32 = ioc(2, 37, size_of::<Pool>());
 pub const IOC_USERS: u32 = ioc(3, 39, size_of::<Users>());
+pub const IOC_FILES: u32 = ioc(3, 48, size_of::<FileUses>());
 pub const IOC_MOUNT: u32 = ioc(3, 44, size_of::<MountInfo>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 pub const IOC_OUTCOME: u32 = ioc(2, 40, size_of::<Outcome>());

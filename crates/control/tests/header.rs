@@ -26,17 +26,19 @@ fn constants(values: &mut Values) {
         };
     }
     same_names! {
-        PATH_MAX ERRMSG_MAX LABEL_MAX USERS_MAX SNAPSHOT_NAME_MAX SNAPSHOT_PATHS_MAX LATENCY_BUCKETS
+        PATH_MAX ERRMSG_MAX LABEL_MAX USERS_MAX FILES_MAX SNAPSHOT_NAME_MAX SNAPSHOT_PATHS_MAX LATENCY_BUCKETS
         SOCKET_MAX
-        BEGIN_SNAPSHOT BEGIN_OWN_INODES
+        BEGIN_SNAPSHOT BEGIN_OWN_INODES BEGIN_EAGER
         COMMIT_ORDERED COMMIT_RETAIN COMMIT_ONLY COMMIT_CONSOLIDATE COMMIT_FOLLOW
         KEEP_PERSISTENT INFO_NEXT INFO_PERSISTENT USER_UNLIMITED
         MODES_GET MODES_SET MODES_OPTIONS
+        FILE_MODE_GET FILE_MODE_SET FILE_MODE_CLEAR
+        FILE_MODE_NONE FILE_MODE_ORDERED FILE_MODE_DATA FILE_MODE_SELECTIVE FILE_MODE_ADAPTIVE
         SNAPSHOT_CREATE SNAPSHOT_DELETE SNAPSHOT_GET
         IOC_VERSION IOC_BEGIN IOC_COMMIT IOC_ABORT IOC_STATUS IOC_SYNC IOC_SELECT IOC_DROP IOC_KEEP
         IOC_ATTACH IOC_INFO IOC_DIFF IOC_READ IOC_SAVEPOINT IOC_ROLLBACK IOC_RELEASE IOC_DIFF_BY_FILE
         IOC_SNAPSHOT IOC_SNAPSHOT_PATHS IOC_SNAPSHOT_DIFF IOC_COUNTERS IOC_MODES IOC_POOL IOC_USERS
-        IOC_LATENCIES IOC_OUTCOME IOC_MOUNT
+        IOC_LATENCIES IOC_OUTCOME IOC_MOUNT IOC_FILES IOC_FILE_MODE
         MOUNT_SYNCS MOUNT_EXCLUSIVE MOUNT_READ_ONLY MOUNT_OPTIONS_MAX
     }
     other_names! {
@@ -112,9 +114,12 @@ fn structs(values: &mut Values) {
             uid, flags, channels, transactions, persisted, savepoints, memory, descriptors, refused
         };
         xact_users = Users { from, len, done, reserved, limits, users };
+        xact_file_use = FileUse { ino, new_blocks, overwritten_blocks };
+        xact_files = FileUses { from, len, done, others, files };
         xact_times = Times { sum_ns, worst_ns, buckets };
         xact_latencies = Latencies { fsync, commit };
         xact_modes = Modes { action, errmsg_len, stored, effective, errmsg };
+        xact_file_mode = FileMode { action, errmsg_len, own, effective, errmsg };
         xact_snapshot = Snapshot {
             action, index, generation, time, own_bytes, name_len, errmsg_len, name, paths_len, errmsg
         };

@@ -60,7 +60,8 @@ struct Image {
 impl FileDevice {
     /// Opens and locks `path`.
     ///
-    /// Errors: as `open(2)`; `WouldBlock` if another process has it open; `InvalidInput` if it is
+    /// Errors: as `open(2)`; `EROFS` for a block device that refuses writes, if it is opened for
+    /// writing; `WouldBlock` if another process has it open; `InvalidInput` if it is
     /// neither a regular file nor a block device.
     pub fn open(path: &Path, mode: OpenMode) -> io::Result<FileDevice> {
         let kind = std::fs::metadata(path)?.file_type();
@@ -74,6 +75,10 @@ impl FileDevice {
         let claim = Mutex::new(if claimed { Some(claim(path)?) } else { None });
         let file = OpenOptions::new().read(true).write(mode == OpenMode::ReadWrite).open(path)?;
         lock(&file, mode)?;
+        if claimed && is_write_protected(&file)? {
+            // Opening such a device for writing succeeds, and each write to it fails.
+            return Err(io::Error::from_raw_os_error(libc::EROFS));
+        }
         let image = if kind.is_block_device() {
             None
         } else {
@@ -134,15 +139,14 @@ impl FileDevice {
     /// Fails if another program has truncated or deleted the image since it was opened.
     fn check_image(&self) -> io::Result<()> {
         let Some(image) = &self.image else { return Ok(()) };
-        let about = self.file.metadata()?;
-        if about.len() < image.len {
+        let (len, links) = len_and_links(&self.file)?;
+        if len < image.len {
             return Err(io::Error::other(format!(
-                "another program has truncated the image from {} to {} bytes",
+                "another program has truncated the image from {} to {len} bytes",
                 image.len,
-                about.len()
             )));
         }
-        if image.is_linked && about.nlink() == 0 {
+        if image.is_linked && links == 0 {
             return Err(io::Error::other("another program has deleted or replaced the image"));
         }
         Ok(())
@@ -203,6 +207,24 @@ impl FileDevice {
 /// a moment ago.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// The length of a file in bytes and its number of names.
+///
+/// It asks for nothing else. Linux 6.13 and later give a file a new time of change at the next
+/// write after a call has asked for its times, which costs the host's file system a quarter of
+/// the speed of small synced writes.
+fn len_and_links(file: &File) -> io::Result<(u64, u32)> {
+    // SAFETY: statx is plain data, for which zeros are valid.
+    let mut about: libc::statx = unsafe { std::mem::zeroed() };
+    let (fd, wanted) = (file.as_raw_fd(), libc::STATX_SIZE | libc::STATX_NLINK);
+    // SAFETY: statx takes a descriptor that `file` keeps open, a terminated string, and memory for
+    // its result that outlives the call.
+    let status = unsafe { libc::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, wanted, &mut about) };
+    match status {
+        0 => Ok((about.stx_size, about.stx_nlink)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Claims a block device: the kernel then refuses to mount it, and other claims.
 fn claim(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path)
@@ -233,6 +255,18 @@ fn block_device_size(file: &File) -> io::Result<u64> {
     // SAFETY: BLKGETSIZE64 writes one u64 through the pointer, which outlives the call.
     if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64 as _, &mut size) } == 0 {
         Ok(size)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Whether a block device refuses writes (`blockdev --setro`).
+fn is_write_protected(file: &File) -> io::Result<bool> {
+    const BLKROGET: libc::c_ulong = 0x125e;
+    let mut protected: libc::c_int = 0;
+    // SAFETY: BLKROGET writes one int through the pointer, which outlives the call.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET as _, &mut protected) } == 0 {
+        Ok(protected != 0)
     } else {
         Err(io::Error::last_os_error())
     }

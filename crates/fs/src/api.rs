@@ -168,6 +168,9 @@ pub struct WriteHow {
     pub kill_suidgid: bool,
     /// The caller whose reserves and limits apply; by default root.
     pub by: Caller,
+    /// More of this write may follow: the file is not written back until the next write of it,
+    /// [`View::end_write`], or the time [`xact_types::Steps::next_part`].
+    pub is_part: bool,
 }
 
 /// The bytes that a write has written. They are fewer than given if the file would exceed its
@@ -321,6 +324,8 @@ pub trait View: Send + Sync {
     fn read(&self, ino: Ino, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()>;
     /// Writes `data`, as far as the largest size of a file allows. `EFBIG`: not one byte of it.
     fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written>;
+    /// No more of a write in parts follows ([`WriteHow::is_part`]).
+    fn end_write(&self, _: Ino) {}
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()>;
     /// Copies within the view; returns the number of bytes copied (short at the end of file).
     fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64, how: WriteHow) -> Result<u64>;

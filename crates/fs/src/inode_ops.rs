@@ -17,6 +17,7 @@ pub mod random;
 use xact_types::{Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
+use crate::journal_modes::DataMode;
 
 /// The initial state of a new inode. It has size 0 and no links: adding names counts links.
 #[derive(Debug, Clone, Copy)]
@@ -170,6 +171,8 @@ pub trait InodeOps {
     fn remove_entry(&mut self, dir: Ino, name: &Name) -> Result<()>;
     /// Points an existing name at another inode.
     fn set_entry(&mut self, dir: Ino, name: &Name, entry: Entry) -> Result<()>;
+    /// A folder is about to get another path, and everything in it.
+    fn folder_moves(&mut self) {}
     fn is_empty(&mut self, dir: Ino) -> Result<bool>;
     /// The inode of `..`.
     fn parent(&mut self, dir: Ino) -> Result<Ino>;
@@ -198,6 +201,8 @@ pub trait InodeOps {
     fn has_extents(&self) -> bool;
     /// Whether inodes have projects (feature `project`, and inodes large enough).
     fn has_projects(&self) -> bool;
+    /// Whether the volume can write a file's data in this mode.
+    fn takes_file_mode(&self, mode: DataMode) -> bool;
 
     fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>>;
     fn list_xattrs(&mut self, ino: Ino) -> Result<Vec<Vec<u8>>>;

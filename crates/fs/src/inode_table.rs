@@ -63,6 +63,17 @@ impl InodeTable {
         Ok(())
     }
 
+    /// Gives the place of an inode that was made and freed in this handle's commit its former bytes
+    /// back, if they are known, so that nothing remains of it (SNAP-6). They are as valid for a
+    /// free inode as any: they were there before the number was used.
+    pub fn restore_place(&self, h: &mut Handle, ino: Ino) -> Result<()> {
+        let place = self.place(ino)?;
+        let Some(base) = h.base(place.block) else { return Ok(()) };
+        let range = place.at..place.at + usize::from(self.alloc.superblock().inode_size());
+        h.update_shared(place.block, |_, bytes| bytes[range.clone()].copy_from_slice(&base[range.clone()]))?;
+        Ok(())
+    }
+
     /// Changes fields of an inode in the table. `change` must not call the engine.
     ///
     /// Errors: as `read`; they change nothing.

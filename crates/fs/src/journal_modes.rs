@@ -29,9 +29,9 @@ pub enum DataMode {
     /// RFJ: overwritten blocks go through the journal, new ones are written in place before the
     /// commit.
     Selective,
-    /// As `Ordered`, but an fsync that must commit anyway puts small amounts of data into the
-    /// commit. The limit depends on the file's write pattern
-    /// (`live::data::writeback::write_pattern`).
+    /// As `Ordered`, but what a small sync overwrites goes through the journal, and so does all
+    /// data of a small sync that must commit anyway. That limit depends on the file's write
+    /// pattern (`live::data::writeback::write_pattern`).
     Adaptive,
 }
 
@@ -53,7 +53,17 @@ const DATA: &[DataMode] =
 const COMMIT_WRITES: &[CommitWrites] = &[CommitWrites::TwoStep, CommitWrites::Single];
 const WHEN: &[InodeUpdate] = &[InodeUpdate::Immediate, InodeUpdate::Delayed];
 const LOG_RECORDS: &[LogRecords] = &[LogRecords::Block, LogRecords::SubBlock];
-const FSYNC: &[Fsync] = &[Fsync::Generation, Fsync::Log];
+const FSYNC: &[Fsync] = &[Fsync::Generation, Fsync::Log, Fsync::File];
+
+impl DataMode {
+    pub(crate) fn position(self) -> usize {
+        position_of(DATA, self)
+    }
+
+    pub(crate) fn at_position(position: usize) -> Option<DataMode> {
+        DATA.get(position).copied()
+    }
+}
 
 /// Defines [`Modes`] and [`ModeChoice`] with a field for each setting: its type, its row in the
 /// table of settings, and its values. Names, defaults and positions in the record on disk come from

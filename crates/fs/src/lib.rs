@@ -12,6 +12,7 @@ pub mod api;
 pub mod convert;
 pub mod dir;
 pub mod extent;
+mod file_mode;
 pub mod fixed_blocks;
 pub mod inode_ops;
 pub mod inode_table;
@@ -33,11 +34,12 @@ pub use api::{
     Allocate, Attr, Caller, DirItem, Entry, FileKind, Name, PERSISTED_FOLDER, RenameHow, SeekTo, SetAttr,
     TimeChange, View, VolumeSpace, WriteHow, Written, XattrHow, is_persisted_folder,
 };
+pub use file_mode::{FILE_MODE, choose_file_mode};
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use journal_modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use live::{
     AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
-    StagedBlocks, Synced, TxSpace, TxSpaceUse,
+    StagedBlocks, Synced, TxSpace, TxSpaceUse, WrittenBlocks,
 };
 pub use quota::QuotaLimits;
 pub use versioned_fs::{

@@ -10,7 +10,7 @@ use xact_layout::dirhash::{SIGNED_HASH, UNSIGNED_HASH};
 use xact_layout::feature::ro_compat;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock, Support};
 use xact_types::settings::{Id, Value};
-use xact_types::{Error, Result, Site};
+use xact_types::{Error, Result, Site, Steps};
 
 use crate::journal_modes::{self, DataMode, ModeChoice};
 use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Synced};
@@ -19,12 +19,15 @@ use crate::quota::QuotaLimits;
 /// Options for opening a volume. The defaults are those of a mount.
 #[derive(Debug, Clone)]
 pub struct VolumeOptions {
-    /// Open read-only; the log of a crash is still replayed first.
+    /// Open read-only. The log of a crash is still replayed first, which writes to the device.
     pub read_only: bool,
+    /// With `read_only`: ignore the log of a crash and write nothing; see
+    /// [`EngineOptions::no_recovery`].
+    pub no_recovery: bool,
     /// Memory for cached data and metadata together, in bytes. Dirty data, and committed metadata
     /// that is not yet checkpointed, may exceed it for a while.
     pub cache_bytes: u64,
-    /// Maximum delay before changes are committed.
+    /// Maximum delay before changes are durable without a sync, data included.
     pub commit_interval: Duration,
     /// With generations: the number of dirty metadata blocks at which the next one is due; see
     /// [`EngineOptions::dirty_blocks`].
@@ -49,8 +52,8 @@ pub struct VolumeOptions {
     /// Write dirty data back by age in the background. Crash tests turn it off, because they need
     /// every write at a known point.
     pub flusher: bool,
-    /// Maximum pages of one inode that are written back together ([`LiveOptions::batch_pages`]).
-    pub batch_pages: usize,
+    /// The sizes of steps; crash tests lower them.
+    pub steps: Steps,
     /// The mount point, for `s_last_mounted`.
     pub mounted_at: Option<Vec<u8>>,
     /// Omit one ordering rule; only for the crash explorer's canaries.
@@ -62,6 +65,7 @@ impl Default for VolumeOptions {
     fn default() -> VolumeOptions {
         VolumeOptions {
             read_only: false,
+            no_recovery: false,
             cache_bytes: Id::CacheSize.setting().default_number(),
             commit_interval: Id::Commit.setting().default_duration(),
             dirty_blocks: None,
@@ -74,7 +78,7 @@ impl Default for VolumeOptions {
             version_space_percent: LiveOptions::default().version_space_percent,
             on_error: None,
             flusher: true,
-            batch_pages: LiveOptions::default().batch_pages,
+            steps: Steps::default(),
             mounted_at: None,
             #[cfg(feature = "faults")]
             fault: None,
@@ -115,6 +119,7 @@ impl VolumeOptions {
             (Id::ProjectQuota, _) => self.quota_limits.project = is_on,
             (Id::NoQuota, _) => self.quota_limits = QuotaLimits::default(),
             (Id::ReadOnly, _) => self.read_only = is_on,
+            (Id::NoLoad, _) => self.no_recovery = is_on,
             (Id::CacheSize, Some(Value::Size(bytes))) => self.cache_bytes = bytes,
             (Id::CacheSize, _) => self.cache_bytes = default().cache_bytes,
             (
@@ -148,14 +153,22 @@ const INODE_BYTES: u64 = 1024;
 
 /// Recovers and opens the volume on `device`.
 ///
-/// Errors: `Usage` if the device has no ext4 volume, or the volume needs a recovery that a
-/// read-only device does not allow; `Unsupported`, naming the features; `ReadOnly` if features
-/// allow only reading and `read_only` is not set; `InUse` if another machine uses it (feature
-/// `mmp`); `Corrupt`.
+/// Errors: `Usage` if the device has no ext4 volume, if the volume needs a recovery that a
+/// read-only device does not allow, and for `no_recovery` without `read_only`; `Unsupported`,
+/// naming the features; `ReadOnly` if features allow only reading and `read_only` is not set;
+/// `InUse` if another machine uses it (feature `mmp`); `Corrupt`.
 pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<LiveFs>> {
-    let claim = if options.read_only || device.is_read_only() { None } else { Mmp::acquire(&device)? };
+    if options.no_recovery && !options.read_only {
+        return Err(Error::Usage("noload needs ro: the log may hold changes that exist nowhere else".into()));
+    }
+    let claim = if writes(&device, options)? { Mmp::acquire(&device)? } else { None };
     let opened = open_claimed(device, options);
     match (opened, claim) {
+        (Ok(fs), Some(claim)) if options.read_only => {
+            // The replay is done, and nothing more is written.
+            claim.release()?;
+            Ok(fs)
+        }
         (Ok(fs), Some(claim)) => {
             fs.keep_claim(claim);
             Ok(fs)
@@ -169,12 +182,22 @@ pub fn open(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc
     }
 }
 
+/// Whether opening or using the volume writes to the device.
+fn writes(device: &Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<bool> {
+    if device.is_read_only() || options.no_recovery {
+        return Ok(false);
+    }
+    Ok(!options.read_only || xact_consistency::needs_replay(device)?)
+}
+
 fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result<Arc<LiveFs>> {
     let mut engine_options = EngineOptions {
         commit_interval: options.commit_interval,
         dirty_blocks: options.dirty_blocks,
         cache_bytes: (options.cache_bytes / 4) as usize,
+        steps: options.steps,
         read_only: options.read_only,
+        no_recovery: options.no_recovery,
         #[cfg(feature = "faults")]
         fault: options.fault,
         ..EngineOptions::default()
@@ -217,7 +240,7 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             version_space_percent: options.version_space_percent,
             tx_space_percent: options.tx_space_percent,
             flusher: options.flusher,
-            batch_pages: options.batch_pages,
+            steps: options.steps,
             modes,
             mode_options: options.modes,
             faults,
@@ -295,6 +318,7 @@ mod tests {
             "dirsync",
             "prjquota",
             "ro",
+            "norecovery",
         ] {
             assert!(set(option), "{option}");
         }
@@ -313,7 +337,7 @@ mod tests {
         assert_eq!(options.on_error, Some(OnError::ReadOnly));
         let access = AccessOptions { times: AccessTimes::Relatime, skip_directories: true, lazy: true };
         assert_eq!(options.access, access);
-        assert!(options.discard && options.read_only);
+        assert!(options.discard && options.read_only && options.no_recovery);
         assert_eq!(options.synced, Synced { all: true, folders: true });
         assert_eq!(options.quota_limits, QuotaLimits { project: true, ..QuotaLimits::default() });
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::Image;
 use common::mount::Mount;
 use xact_fs::LiveFs;
-use xact_fs::api::{Caller, View, WriteHow};
+use xact_fs::api::{Caller, SeekTo, View, WriteHow};
 use xact_fs::mkfs::{JournalSize, MkfsOptions, mkfs};
 use xact_fs::volume::{VolumeOptions, open};
 use xact_types::{Error, Ino};
@@ -141,4 +141,38 @@ fn a_volume_without_free_inodes_returns_no_space_and_recovers() {
     }
     close(fs);
     image.assert_clean();
+}
+
+/// A file in its inode counts as space used, as in the kernel. One that `mke2fs -d` made of a hole
+/// is larger than its bytes, and the rest of it is a hole of any length.
+#[test]
+fn contents_in_inodes_are_no_holes() {
+    let files = tempfile::tempdir().unwrap();
+    std::fs::write(files.path().join("small"), vec![b'p'; 1500]).unwrap();
+    std::fs::File::create(files.path().join("hole")).unwrap().set_len(1 << 40).unwrap();
+    let from = files.path().to_str().unwrap();
+    let image = Image::mke2fs(16 << 20, &["-b", "4096", "-I", "2048", "-O", "inline_data", "-d", from]);
+    let fs = open(image.device(), &VolumeOptions::default()).unwrap();
+    let small = fs.lookup(Ino::ROOT, b"small").unwrap();
+    assert_eq!((small.size, small.sectors), (1500, 3));
+    let hole = fs.lookup(Ino::ROOT, b"hole").unwrap();
+    assert_eq!(hole.size, 1 << 40);
+    let read = |offset: u64, len| {
+        let mut out = Vec::new();
+        fs.read(hole.ino, offset, len, &mut out).unwrap();
+        out
+    };
+    assert_eq!(read(0, 5000), vec![0; 5000]);
+    assert_eq!(read((1 << 40) - 100, 5000), vec![0; 100]);
+    // Without a step for each of its blocks.
+    assert_eq!(fs.seek(hole.ino, 4096, SeekTo::Hole).unwrap(), 4096);
+    assert!(fs.seek(hole.ino, 4096, SeekTo::Data).is_err());
+    fs.write(hole.ino, 1 << 30, b"xyz", WriteHow::default()).unwrap();
+    close(fs);
+    image.assert_clean();
+    let fs = open(image.device(), &VolumeOptions::default()).unwrap();
+    let mut out = Vec::new();
+    fs.read(hole.ino, (1 << 30) - 1, 5, &mut out).unwrap();
+    assert_eq!(out, b"\0xyz\0");
+    close(fs);
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use xact::Volume;
 use xact::device::{BlockDevice, FileDevice};
+use xact_types::settings::Id;
 use xact_types::{Error, Result};
 
 use crate::protocol::init::{self, Agreed, BUFFER};
@@ -169,7 +170,8 @@ fn start(
     options: &MountOptions,
 ) -> Result<Connection> {
     let io = |e| Error::io("serving /dev/fuse", e);
-    let agreed = handshake(&channel)?;
+    let noatime = Id::AccessTimes.setting().default_value();
+    let agreed = handshake(&channel, options.value(Id::AccessTimes) != noatime)?;
     let server =
         Arc::new(Server::new(volume.clone(), channel.share().map_err(io)?, agreed, at, options.clone()));
     server.reopen_persisted();
@@ -184,7 +186,7 @@ fn start(
 }
 
 /// Answers INIT, the first request.
-fn handshake(channel: &Channel) -> Result<Agreed> {
+fn handshake(channel: &Channel, keeps_access_times: bool) -> Result<Agreed> {
     let io = |e| Error::io("starting FUSE", e);
     let mut buffer = vec![0; BUFFER];
     loop {
@@ -200,7 +202,7 @@ fn handshake(channel: &Channel) -> Result<Agreed> {
             Ok(Request { header, operation: Operation::Init(asked), .. }) => (header.unique, asked),
             _ => return Err(Error::Usage("the kernel did not start with INIT".into())),
         };
-        let (answer, agreed) = init::negotiate(&asked)?;
+        let (answer, agreed) = init::negotiate(&asked, keeps_access_times)?;
         reply.put(&answer);
         channel.send(reply.finish(unique, Ok(()))).map_err(io)?;
         if asked.major == crate::protocol::abi::KERNEL_VERSION {

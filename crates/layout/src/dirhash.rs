@@ -71,7 +71,7 @@ impl DirHasher {
         DirHasher::from_parts(version, unsigned, sb.hash_seed())
     }
 
-    /// The hasher of new indexes. The kernel falls back to half MD4 as well.
+    /// The hasher of new indexes. No volume with an unknown version is mounted.
     pub fn default_of(sb: &Superblock) -> DirHasher {
         let version = HashVersion::from_disk(sb.def_hash_version()).unwrap_or(HashVersion::HalfMd4);
         DirHasher::new(sb, version)

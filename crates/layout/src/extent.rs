@@ -244,6 +244,13 @@ impl<'a> Node<'a> {
         self.len == 0
     }
 
+    /// Whether the node says that it has about as many places for entries as its area has. The
+    /// kernel does not depend on it.
+    pub fn fills_area(&self) -> bool {
+        let capacity = block_capacity(self.bytes.len());
+        usize::from(get_u16(self.bytes, 4)) + 2 >= capacity
+    }
+
     /// 0 in a leaf.
     pub fn depth(&self) -> u16 {
         self.depth

@@ -4,6 +4,7 @@ use xact_types::{Ino, Timestamp};
 
 use crate::bytes::fields;
 use crate::checksum::crc32c;
+use crate::feature::ro_compat;
 use crate::superblock::Superblock;
 use crate::{get_u16, get_u32, put_u16, put_u32};
 
@@ -29,6 +30,8 @@ pub mod flag {
     pub const ENCRYPT: u32 = 0x800;
     /// The directory has a hash index.
     pub const INDEX: u32 = 0x1000;
+    /// Used by the AFS file system directly, without a name.
+    pub const IMAGIC: u32 = 0x2000;
     pub const JOURNAL_DATA: u32 = 0x4000;
     pub const DIRSYNC: u32 = 0x10000;
     pub const TOPDIR: u32 = 0x20000;
@@ -115,6 +118,8 @@ impl Inode {
         generation, set_generation: u32 @ 0x64;
         file_acl_lo, set_file_acl_lo: u32 @ 0x68;
         size_hi, set_size_hi: u32 @ 0x6C;
+        /// Block of a fragment, which no version of ext4 has (`i_obso_faddr`).
+        faddr, set_faddr: u32 @ 0x70;
         blocks_hi, set_blocks_hi: u16 @ 0x74;
         file_acl_hi, set_file_acl_hi: u16 @ 0x76;
         uid_hi, set_uid_hi: u16 @ 0x78;
@@ -149,8 +154,11 @@ impl Inode {
         self.set_size_hi((size >> 32) as u32);
     }
 
-    /// Space used, in 512-byte sectors.
+    /// Space used, in 512-byte sectors (`ext4_inode_blocks`).
     pub fn sectors(&self, sb: &Superblock) -> u64 {
+        if !sb.has_ro_compat(ro_compat::HUGE_FILE) {
+            return self.blocks_lo().into();
+        }
         let count = u64::from(self.blocks_lo()) | u64::from(self.blocks_hi()) << 32;
         if self.flags() & flag::HUGE_FILE != 0 { count * u64::from(sb.block_size() / 512) } else { count }
     }

@@ -31,6 +31,13 @@ pub const ON_ERROR_READ_ONLY: u16 = 2;
 pub const ON_ERROR_PANIC: u16 = 3;
 
 const CHECKSUM_AT: usize = 0x3FC;
+/// libext2fs refuses more.
+const LOG_GROUPS_PER_FLEX_MAX: u8 = 31;
+/// TEA, unsigned. The next one, SipHash, is only for encrypted folders.
+const DEF_HASH_VERSION_MAX: u8 = 5;
+/// `s_creator_os` of the GNU Hurd, which keeps other values in fields of inodes
+/// (`EXT4_OS_HURD`).
+const CREATOR_HURD: u32 = 1;
 /// Bytes of `s_first_error_func` and `s_last_error_func`.
 const ERROR_TEXT_BYTES: usize = 32;
 /// `EXT4_ERR_EFSCORRUPTED`.
@@ -143,6 +150,11 @@ impl Superblock {
 
     pub fn uuid(&self) -> [u8; 16] {
         self.bytes[0x68..0x78].try_into().expect("16 bytes")
+    }
+
+    /// UUID of the journal on another device (`s_journal_uuid`); zeros without one.
+    pub fn journal_uuid(&self) -> [u8; 16] {
+        self.bytes[0xD0..0xE0].try_into().expect("16 bytes")
     }
 
     pub fn set_uuid(&mut self, uuid: [u8; 16]) {
@@ -284,7 +296,7 @@ impl Superblock {
     }
 
     pub fn desc_size(&self) -> u16 {
-        if self.has_incompat(incompat::SIXTY_FOUR_BIT) { self.desc_size_raw().max(32) } else { 32 }
+        if self.has_incompat(incompat::SIXTY_FOUR_BIT) { self.desc_size_raw() } else { 32 }
     }
 
     pub fn group_count(&self) -> u32 {
@@ -411,16 +423,24 @@ impl Superblock {
         if self.clusters_per_group() != per_group / cluster {
             return corrupt("clusters per group do not fit the blocks per group");
         }
+        if cluster == 1 && self.log_cluster_size() != self.log_block_size() {
+            return corrupt("cluster size is not the block size, on a volume without bigalloc");
+        }
         let inode_size = self.inode_size();
         if inode_size < 128 || u32::from(inode_size) > block_size || !inode_size.is_power_of_two() {
             return corrupt("inode size is out of range");
         }
         let inodes = self.inodes_per_group();
-        if inodes == 0 || inodes > 8 * block_size {
+        if inodes < block_size / u32::from(inode_size) || inodes > 8 * block_size {
             return corrupt("inodes per group are out of range");
         }
         let desc_size = self.desc_size();
-        if desc_size > 1024 || u32::from(desc_size) > block_size || !desc_size.is_power_of_two() {
+        let desc_size_min = if self.has_incompat(incompat::SIXTY_FOUR_BIT) { 64 } else { 32 };
+        if desc_size < desc_size_min
+            || desc_size > 1024
+            || u32::from(desc_size) > block_size
+            || !desc_size.is_power_of_two()
+        {
             return corrupt("size of the group descriptors is out of range");
         }
         if self.blocks_count() <= u64::from(self.first_data_block()) || self.blocks_count() >= 1 << 48 {
@@ -437,7 +457,40 @@ impl Superblock {
         if self.first_inode().0 < 11 || self.first_inode().0 > self.inodes_count() {
             return corrupt("first inode is out of range");
         }
-        Ok(())
+        self.check_as_linux()
+    }
+
+    /// Refuses what no computation here depends on, and Linux refuses
+    /// (`ext4_check_feature_compatibility`, `ext4_inode_info_init`, `ext4_hash_info_init`) or
+    /// libext2fs: another program's mount or check would fail.
+    fn check_as_linux(&self) -> Result<()> {
+        let extra_max = self.inode_size() - 128;
+        let has_extra = extra_max > 0 && self.has_ro_compat(ro_compat::EXTRA_ISIZE);
+        let wide = self.has_incompat(incompat::SIXTY_FOUR_BIT);
+        let refusals = [
+            (self.log_groups_per_flex() > LOG_GROUPS_PER_FLEX_MAX, "groups per flex group are out of range"),
+            (
+                u32::from(self.reserved_gdt_blocks()) > self.block_size() / 4,
+                "blocks reserved for descriptors are out of range",
+            ),
+            (
+                has_extra && self.want_extra_isize().max(self.min_extra_isize()) > extra_max,
+                "extra size of inodes is out of range",
+            ),
+            (self.def_hash_version() > DEF_HASH_VERSION_MAX, "unknown hash of names"),
+            (
+                self.has_ro_compat(ro_compat::BIGALLOC) && !self.has_incompat(incompat::EXTENTS),
+                "bigalloc without extents",
+            ),
+            (
+                self.creator_os() == CREATOR_HURD && (wide || self.has_incompat(incompat::EA_INODE)),
+                "a volume of the Hurd has features of Linux",
+            ),
+        ];
+        match refusals.into_iter().find(|(wrong, _)| *wrong) {
+            Some((_, what)) => Err(Error::corrupt(Site::Superblock, what)),
+            None => Ok(()),
+        }
     }
 
     /// The kind of mount that the feature bits allow. Names the feature if the volume is refused.

@@ -74,6 +74,10 @@ pub struct Entry<'a> {
     /// Without the prefix that `index` stands for.
     pub name: &'a [u8],
     pub value: Value<'a>,
+    /// Offset of the value in the area or block; 0 if it is empty or in an inode of its own.
+    pub value_at: usize,
+    /// `e_hash`; 0 in most inodes.
+    pub hash: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,20 +126,38 @@ impl<'a> Entries<'a> {
             return Err("attributes have no end");
         }
         let size = get_u32(rest, 8) as usize;
-        let value = match get_u32(rest, 4) {
-            0 if size == 0 => Value::Here(&[]),
+        let (value, value_at) = match get_u32(rest, 4) {
+            0 if size == 0 => (Value::Here(&[]), 0),
             0 => {
                 let start = self.base + usize::from(get_u16(rest, 2));
                 if start < next + TERMINATOR_BYTES {
                     return Err("attribute's value overlaps the entries");
                 }
                 let value = start.checked_add(size).and_then(|end| bytes.get(start..end));
-                Value::Here(value.ok_or("attribute's value lies outside of its area")?)
+                (Value::Here(value.ok_or("attribute's value lies outside of its area")?), start)
             }
-            ino => Value::InInode { ino, size_bytes: size as u32 },
+            ino => (Value::InInode { ino, size_bytes: size as u32 }, 0),
         };
         self.at = next;
-        Ok(Some(Entry { index: rest[1], name, value }))
+        Ok(Some(Entry { index: rest[1], name, value, value_at, hash: get_u32(rest, 12) }))
+    }
+
+    /// Whether values share bytes with each other or with the entries, or reach out of their area
+    /// with their padding. Readers do not depend on it.
+    pub fn overlap(&self) -> bool {
+        let mut rest = self.clone();
+        let mut parts = Vec::new();
+        while let Some(Ok(entry)) = rest.next() {
+            if let Value::Here(value) = entry.value
+                && !value.is_empty()
+            {
+                parts.push(entry.value_at..entry.value_at + padded(value.len()));
+            }
+        }
+        parts.push(0..rest.at + TERMINATOR_BYTES);
+        parts.sort_by_key(|part| part.start);
+        let shared = parts.windows(2).any(|two| two[0].end > two[1].start);
+        shared || parts.iter().any(|part| part.end > rest.bytes.len())
     }
 }
 
@@ -255,7 +277,7 @@ pub fn write_block(bytes: &mut [u8], sb: &Superblock, block: BlockNr, refcount: 
     for (entry, value) in write_entries(bytes, list, BLOCK_HEADER_BYTES, 0) {
         let name_len = usize::from(bytes[entry]);
         let name = &bytes[entry + ENTRY_BYTES..entry + ENTRY_BYTES + name_len];
-        let hash = entry_hash(name, &bytes[value]);
+        let hash = entry_hash(name.iter().map(|&byte| u32::from(byte)), &bytes[value]);
         put_u32(bytes, entry + 12, hash);
         block_hash = block_hash.rotate_left(16) ^ hash;
     }
@@ -295,10 +317,25 @@ fn write_entries(
 }
 
 /// `e_hash`: over the name's bytes and the padded value's words.
-fn entry_hash(name: &[u8], value: &[u8]) -> u32 {
-    let hash = name.iter().fold(0u32, |hash, &byte| hash.rotate_left(5) ^ u32::from(byte));
+fn entry_hash(name: impl Iterator<Item = u32>, value: &[u8]) -> u32 {
+    let hash = name.fold(0u32, |hash, byte| hash.rotate_left(5) ^ byte);
     let (words, _) = value.as_chunks::<4>();
     words.iter().fold(hash, |hash, &word| hash.rotate_left(16) ^ u32::from_le_bytes(word))
+}
+
+/// Whether an entry's hash is that of its name and value. `area` holds the entry; `value_hash` is
+/// the hash of a value in an inode of its own. Some machines took the bytes of names for signed.
+pub fn hash_matches(entry: &Entry<'_>, area: &[u8], value_hash: Option<u32>) -> bool {
+    let value = match (entry.value, value_hash) {
+        (Value::Here(value), _) => {
+            let end = area.len().min(entry.value_at + padded(value.len()));
+            area[entry.value_at..end].to_vec()
+        }
+        (Value::InInode { .. }, hash) => hash.unwrap_or(0).to_le_bytes().to_vec(),
+    };
+    let unsigned = entry.name.iter().map(|&byte| u32::from(byte));
+    let signed = entry.name.iter().map(|&byte| byte as i8 as u32);
+    entry.hash == entry_hash(unsigned, &value) || entry.hash == entry_hash(signed, &value)
 }
 
 const CHECKSUM_AT: usize = 16;

@@ -331,6 +331,39 @@ fn features_decide_how_a_volume_may_be_used() {
 }
 
 #[test]
+fn superblocks_that_linux_or_libext2fs_refuse_are_refused() {
+    type Damage = fn(&mut Superblock);
+    let damages: [(Damage, &str); 10] = [
+        (|sb| sb.set_log_cluster_size(2), "cluster size is not the block size"),
+        (|sb| sb.set_log_groups_per_flex(32), "groups per flex group"),
+        (|sb| sb.set_reserved_gdt_blocks(257), "blocks reserved for descriptors"),
+        (|sb| sb.set_desc_size_raw(32), "size of the group descriptors"),
+        (|sb| sb.set_inodes_per_group(3), "inodes per group"),
+        (|sb| sb.set_want_extra_isize(132), "extra size of inodes"),
+        (|sb| sb.set_min_extra_isize(132), "extra size of inodes"),
+        (|sb| sb.set_def_hash_version(6), "unknown hash of names"),
+        (|sb| sb.set_creator_os(1), "the Hurd"),
+        (|sb| sb.set_first_ino(10), "first inode"),
+    ];
+    let sound = Image::new(24, &["-b", "1024"]).sb;
+    for (damage, expected) in damages {
+        let mut sb = sound.clone();
+        damage(&mut sb);
+        sb.seal();
+        let error = Superblock::decode(sb.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    // The largest values that are allowed.
+    let mut sb = sound;
+    sb.set_log_groups_per_flex(31);
+    sb.set_reserved_gdt_blocks(256);
+    sb.set_want_extra_isize(128);
+    sb.set_def_hash_version(5);
+    sb.seal();
+    Superblock::decode(sb.as_bytes()).unwrap();
+}
+
+#[test]
 fn damaged_superblocks_are_refused_or_safe_to_compute_with() {
     let mut state = 1u64;
     let mut random = move |end: usize| {

@@ -5,6 +5,7 @@
 
 pub mod descriptors;
 pub mod file_identity;
+pub mod long_path;
 pub mod mappings;
 pub mod mount;
 pub mod mounts;

@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind_recursive, mount_change, unmount};
-use rustix::process::{chdir, chroot, fchdir, getegid, geteuid};
+use rustix::process::{chroot, fchdir, getegid, geteuid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 use xact_control::abi::FOLDER;
 
 use crate::file_identity::FileIdentity;
+use crate::long_path;
 use crate::mount::Mount;
 use crate::mounts;
 use crate::ours::{self, Own};
@@ -248,8 +249,8 @@ fn current_folder(mount: &Mount) -> Result<Option<PathBuf>> {
 }
 
 fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
-    chdir(folder)
-        .map_err(|e| Error::system(format_args!("enter {} in the transaction", folder.display()), e))?;
+    let wrong = |e| Error::system(format_args!("enter {} in the transaction", folder.display()), e);
+    long_path::enter(folder).map_err(wrong)?;
     if bound.shows(id_of(Path::new("."))?) {
         Ok(())
     } else {

@@ -13,7 +13,7 @@ use crate::device::SimDevice;
 use crate::image::Image;
 use crate::tools::formatted;
 
-const HOW: WriteHow = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
+const HOW: WriteHow = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT, is_part: false };
 const ROOT: Caller = Caller::ROOT;
 /// Bytes of the device after the volume, which must not change.
 const BEHIND: u64 = 1 << 20;

@@ -195,7 +195,7 @@ pub fn open(image: &Image, fsync: Fsync, fault: Option<Fault>) -> Result<(Arc<Si
 /// As a record of the log if `fsync` says so.
 pub fn make_durable(base: &LiveFs, fsync: Fsync) -> Result<()> {
     match fsync {
-        Fsync::Log => base.engine().commit(base.engine().running()),
+        Fsync::Log | Fsync::File => base.engine().commit(base.engine().running()),
         Fsync::Generation => base.engine().sync(),
     }
 }

@@ -1,6 +1,7 @@
 //! Runs operations by path on a view, and records each in the model's history.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use xact::{Durability, PersistedInfo, SharedTransaction, TxOptions, Volume};
 use xact_fs::{Allocate, Caller, RenameHow, SetAttr, View, WriteHow, XattrHow};
@@ -233,6 +234,34 @@ impl Driver {
         self.sync()?;
         self.clock.tag(Some("deleting a snapshot"));
         self.volume.delete_snapshot(name).map_err(Stop::Failed)
+    }
+
+    /// One append that arrives in two parts, with a `sync` between them that says nothing about it
+    /// (on a mount, the kernel splits a write at the end of its first page).
+    pub fn append_in_parts(&mut self, path: &str, first: u64, rest: u64) -> Done {
+        let (ino, offset) = (self.ino(path)?, self.size(path));
+        let file = self.thread.now().resolve(path).unwrap_or(0);
+        let generation = self.generation();
+        let bytes = crate::model::stamp::bytes(file, generation, offset, first + rest);
+        let op = Op::Write { path: path.into(), offset, len: first + rest, generation };
+        self.clock.tag(Some(&op.to_string()));
+        let began = self.clock.tick();
+        let (part, next) = bytes.split_at(first as usize);
+        let how = WriteHow { is_part: true, ..WriteHow::default() };
+        let result = self.base.write(ino, offset, part, how).and_then(|_| {
+            let base = self.base.clone();
+            let sync = std::thread::spawn(move || base.sync_all());
+            // A sync that does not wait for the rest is over by then.
+            let end = Instant::now() + Duration::from_millis(20);
+            while !sync.is_finished() && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            let written = self.base.write(ino, offset + first, next, WriteHow::default());
+            sync.join().expect("no panic")?;
+            written.map(drop)
+        });
+        let ended = self.clock.tick();
+        self.note(op, began, ended, result)
     }
 
     /// A transaction that ends as `work` decides.

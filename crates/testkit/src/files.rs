@@ -7,7 +7,7 @@ use xact::{DataMode, Fsync, InodeUpdate, LogRecords, ModeChoice, PathExt, Volume
 use xact_consistency::{CommitWrites, Fault};
 use xact_fs::{Caller, Synced};
 use xact_layout::generations::PoolShape;
-use xact_types::{BlockNr, Error, Ino, Timestamp};
+use xact_types::{BlockNr, Error, Ino, Steps, Timestamp};
 
 use crate::blocks::log_copies;
 use crate::device::SimDevice;
@@ -79,6 +79,8 @@ pub struct FileWorkload {
     pub fsync: Fsync,
     /// Freed blocks are discarded.
     pub discard: bool,
+    /// The sizes of steps.
+    pub steps: Steps,
     /// Calls that are durable when they return.
     pub synced: Synced,
     /// Opening and closing the volume may crash too.
@@ -158,6 +160,7 @@ impl FileWorkload {
                 fsync: Some(self.fsync),
             },
             discard: self.discard,
+            steps: self.steps,
             synced: self.synced,
             fault: self.fault,
             ..quiet_options()
@@ -207,13 +210,14 @@ impl FileWorkload {
             (_, DataMode::Journal | DataMode::Selective) => Promise::Writes,
             (_, DataMode::Ordered | DataMode::Adaptive) => Promise::Sizes,
         };
-        History { threads, promise: self.held_to.unwrap_or(promise) }
+        let goes_ahead = self.format.pool_bytes.is_some() && self.fsync == Fsync::File;
+        History { threads, promise: self.held_to.unwrap_or(promise), goes_ahead }
     }
 
     /// Whether a commit has only one flush, so that data is durable before it only if it is
     /// ordered.
     fn has_one_flush(&self) -> bool {
-        let logs = self.format.pool_bytes.is_some() && self.fsync == Fsync::Log;
+        let logs = self.format.pool_bytes.is_some() && self.fsync != Fsync::Generation;
         logs || self.commit_writes == CommitWrites::Single
     }
 

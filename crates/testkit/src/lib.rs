@@ -12,6 +12,7 @@
 //! - [`files`], [`workloads`]: workloads on whole volumes.
 //! - [`damage`]: a volume with one of everything, and the calls of programs on it when it is
 //!   damaged.
+//! - [`fields`]: every field of every structure changed, and `xact check` compared with e2fsck.
 //! - [`fuzz`]: the bodies of the fuzz targets.
 //! - [`stall`]: one stalled thread, while others continue.
 //! - [`draining_ops`]: operations that end in a closed generation, beside others in the next one.
@@ -26,6 +27,7 @@ pub mod device;
 pub mod draining_ops;
 pub mod driver;
 pub mod explorer;
+pub mod fields;
 pub mod files;
 pub mod fuzz;
 pub mod generations;

@@ -40,23 +40,39 @@ fn part_of(bounds: &Bounds, number: u64) -> Part {
 pub struct Resume {
     earlier: HashMap<Part, Outcome>,
     runs: HashMap<Run, Summary>,
-    file: Mutex<File>,
+    file: LineFile,
 }
 
-impl Resume {
-    /// Errors: a file that cannot be written, or has other contents.
-    pub fn open(path: &Path) -> Result<Resume, String> {
+/// A file to which each finished part adds a line.
+pub(crate) struct LineFile(Mutex<File>);
+
+impl LineFile {
+    /// Opens or creates it, and returns its lines. A line without an end is from a run that was
+    /// killed: it does not count, and is removed.
+    pub(crate) fn open(path: &Path) -> Result<(LineFile, Vec<String>), String> {
         let with_path = |e: io::Error| format!("{}: {e}", path.display());
         let mut options = File::options();
         let mut file =
             options.read(true).write(true).create(true).truncate(false).open(path).map_err(with_path)?;
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(with_path)?;
-        // A line without an end is from a run that was killed, and does not count.
         text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
         file.set_len(text.len() as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(with_path)?;
+        Ok((LineFile(Mutex::new(file)), text.lines().map(str::to_owned).collect()))
+    }
+
+    pub(crate) fn add(&self, line: &str) -> Result<(), String> {
+        let written = self.0.lock().write_all(format!("{line}\n").as_bytes());
+        written.map_err(|e| format!("noting what is done: {e}"))
+    }
+}
+
+impl Resume {
+    /// Errors: a file that cannot be written, or has other contents.
+    pub fn open(path: &Path) -> Result<Resume, String> {
+        let (file, lines) = LineFile::open(path)?;
         let (mut earlier, mut runs) = (HashMap::new(), HashMap::new());
-        for line in text.lines() {
+        for line in &lines {
             if let Some((run, summary)) = line.strip_prefix("run ").and_then(read_run) {
                 runs.insert(run, summary);
             } else if let Some((part, outcome)) = read(line) {
@@ -65,7 +81,7 @@ impl Resume {
                 return Err(format!("{}: '{line}' names no part", path.display()));
             }
         }
-        Ok(Resume { earlier, runs, file: Mutex::new(file) })
+        Ok(Resume { earlier, runs, file })
     }
 
     /// The result of a workload by this plan in an earlier run.
@@ -86,8 +102,7 @@ impl Resume {
             line.push(' ');
             line.push_str(&finding.replay);
         }
-        line.push('\n');
-        self.file.lock().write_all(line.as_bytes()).map_err(|e| format!("noting what is done: {e}"))
+        self.file.add(&line)
     }
 
     /// The result of a part in an earlier run.

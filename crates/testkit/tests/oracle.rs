@@ -17,11 +17,12 @@ struct Story {
     thread: ThreadHistory,
     now: Time,
     promise: Promise,
+    goes_ahead: bool,
 }
 
 impl Story {
     fn new() -> Story {
-        Story { thread: ThreadHistory::new("", 2), now: 0, promise: Promise::default() }
+        Story { thread: ThreadHistory::new("", 2), now: 0, promise: Promise::default(), goes_ahead: false }
     }
 
     fn then(mut self, op: Op) -> Story {
@@ -61,7 +62,8 @@ impl Story {
     }
 
     fn history(&self) -> History {
-        History { threads: vec![self.thread.clone()], promise: self.promise }
+        let threads = vec![self.thread.clone()];
+        History { threads, promise: self.promise, goes_ahead: self.goes_ahead }
     }
 
     fn judge(&self, tree: &Tree) -> Result<(), String> {
@@ -302,6 +304,33 @@ fn r12_size() {
     s.illegal(&with_bytes(s.tree(4), "/a", |b| b.truncate(2048)), "size 2048");
     s.illegal(&with_bytes(s.tree(4), "/a", |b| b.truncate(999)), "size 999");
     s.illegal(&with_bytes(s.tree(4), "/a", |b| b.resize(4001, 0)), "size 4001");
+}
+
+/// A size may be of a later moment than the names, if an fsync need not wait for other files: up to
+/// a change of another kind of the same file, or of a folder's place.
+#[test]
+fn r12_a_size_ahead_of_the_names() {
+    let old = || {
+        let folder = Op::Mkdir { path: "/d".into(), perm: 0o755 };
+        Story::new().create("/a").write("/a", 0, 600, 1).then(folder).sync()
+    };
+    let ahead = |story: &Story| Story { goes_ahead: true, ..story.clone() };
+    let newest = |story: &Story| {
+        let bytes = story.tree(story.thread.steps.len()).entries[&b"/a"[..]].bytes().unwrap().to_vec();
+        with_bytes(story.tree(4), "/a", |b| *b = bytes)
+    };
+    let s = old().create("/other").write("/a", 600, 600, 2);
+    s.illegal(&newest(&s), "size 1200");
+    ahead(&s).legal(&newest(&s));
+    let synced = ahead(&s.fsync("/a"));
+    synced.legal(&newest(&synced));
+    synced.illegal(&synced.tree(4), "size 600");
+    let moved = Op::Rename { from: "/d".into(), to: "/e".into(), how: RenameHow::Replace };
+    for between in [chmod("/a", 0o600), moved] {
+        let s = ahead(&old().then(between).write("/a", 600, 600, 2));
+        s.illegal(&newest(&s), "size 1200");
+        s.legal(&s.tree(4));
+    }
 }
 
 /// The promise of each data mode about sizes and unsynced overwritten data.

@@ -103,8 +103,15 @@ fn data_of_small_syncs_through_the_journal() {
 }
 
 #[test]
+fn small_syncs_survive_as_a_whole() {
+    clean(&["small-syncs", "small-syncs-4k", "small-syncs-ext3"]);
+    clean(&["small-syncs-selective", "small-syncs-journal"]);
+}
+
+#[test]
 fn files_that_change_their_mode() {
     clean(&["switch", "single-switch", "mode-reuse", "single-mode-reuse"]);
+    clean(&["choices", "choices-two-step", "choices-ordered"]);
 }
 
 #[test]
@@ -116,7 +123,7 @@ fn sub_block_records() {
 
 #[test]
 fn sizes_follow_their_data() {
-    clean(&["two-appends"]);
+    clean(&["two-appends", "appends-in-parts", "adaptive-appends-in-parts"]);
 }
 
 /// The fault of stock ext4 (DIU-4): another file's fsync commits a size whose data is missing.

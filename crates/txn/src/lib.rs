@@ -14,7 +14,7 @@
 //! - `diff`: the net effect by path, for users and for patches; `partial`: partial commits and
 //!   aborts
 //! - `persisted`: transactions that survive the process
-//! - `contention`: precedence after repeated conflicts
+//! - `contention`: precedence after repeated conflicts; conflicts between open transactions
 //! - `account`: resource limits of users
 //!
 //! The *base* is the file system under a transaction; [`xact_fs::versioned_fs`] is its interface.
@@ -48,6 +48,6 @@ pub use commit::changes::Changes;
 pub use commit::observer::CommitObserver;
 pub use contention::{AbortHistory, ContentionManager, LostAttempt};
 pub use diff::{Difference, Side, What};
-pub use options::{Durability, Isolation, TxOptions, TxState};
+pub use options::{ConflictDetection, Durability, Isolation, TxOptions, TxState};
 pub use persisted::{PersistedInfo, persisted_transactions};
-pub use transaction::{Reader, Transaction};
+pub use transaction::{Reader, SearchedFolders, Transaction};

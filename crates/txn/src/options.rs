@@ -13,6 +13,19 @@ pub enum Isolation {
     Snapshot,
 }
 
+/// When a conflict between the changes of two open transactions is found. Conflicts with changes
+/// that are visible are found in the same way for both.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConflictDetection {
+    /// Once one of them has committed: the other one fails.
+    #[default]
+    Lazy,
+    /// At the change: an eager transaction fails at once if it changes what another open
+    /// transaction has changed before. A lazy one that does so is not disturbed.
+    Eager,
+}
+
 /// The point at which `commit` returns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -24,9 +37,9 @@ pub enum Durability {
     /// `sync`, and no later than a few seconds after. A crash before that undoes it as a whole,
     /// with all later commits.
     Ordered,
-    /// As `Ordered`, for contents that later commits will replace (TX-10). If the volume's mode
-    /// puts data into the journal and they fit, they wait there for the next durable commit, and
-    /// contents that were replaced before are never written.
+    /// As `Ordered`, for contents that later commits will replace (TX-10). Contents of both wait in
+    /// memory, up to a limit, and are never written if they were replaced before the next durable
+    /// commit. With `data=adaptive`, more of these contents go through the journal.
     Consolidated,
 }
 
@@ -37,6 +50,8 @@ pub struct TxOptions {
     pub id: u64,
     /// The checks of its commit.
     pub isolation: Isolation,
+    /// When it finds conflicts with open transactions.
+    pub detection: ConflictDetection,
     /// Attributes are read by a kernel, which asks for all attributes of a file when it is opened.
     /// If the transaction itself writes to the file, the time of modification does not count as
     /// read.

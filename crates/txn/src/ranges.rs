@@ -41,6 +41,10 @@ impl Ranges {
         }
     }
 
+    pub fn overlaps(&self, range: Range<u64>) -> bool {
+        !range.is_empty() && self.0.range(..range.end).next_back().is_some_and(|(_, &end)| end > range.start)
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> {
         self.0.iter().map(|(&start, &end)| start..end)
     }
@@ -94,6 +98,10 @@ mod tests {
                 seen[range.start as usize..range.end as usize].fill(true);
             }
             assert_eq!(seen, model);
+            let any = start < end && model[start as usize..end as usize].contains(&true);
+            let (at, past) = (next() % 64, next() % 65);
+            let any_there = at < past && model[at as usize..past as usize].contains(&true);
+            assert_eq!((ranges.overlaps(start..end), ranges.overlaps(at..past)), (any, any_there));
         }
     }
 }

@@ -93,7 +93,8 @@ pub enum Error {
         path: String,
         /// The conflict, as a phrase ("its contents were changed").
         why: &'static str,
-        /// The number of the transaction that committed first; `None` for a call outside of any.
+        /// The number of the transaction that committed first, or that has made the change first
+        /// and was open (eager detection); `None` for a call outside of any.
         conflicting_tx: Option<u64>,
     },
     /// The volume's state at a transaction's begin is no longer available: neither memory nor the
@@ -133,7 +134,7 @@ pub enum Error {
     Posix(Errno),
 }
 
-/// The first committer of a conflict, for messages: a transaction's number, or none.
+/// The other side of a conflict, for messages: a transaction's number, or none.
 pub fn conflicting_tx_text(conflicting_tx: Option<u64>) -> String {
     conflicting_tx
         .map_or_else(|| "a program outside of any transaction".into(), |id| format!("transaction {id}"))

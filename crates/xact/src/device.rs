@@ -64,6 +64,11 @@ pub fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::EBUSY)
 }
 
+/// Whether an error of [`FileDevice::open`] says that this user, or any, cannot write the device.
+pub fn is_unwritable(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
 /// The path that the name of a device stands for.
 fn path_of(name: &OsStr) -> Result<&Path> {
     let bytes = name.as_bytes();

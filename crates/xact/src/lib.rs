@@ -35,6 +35,7 @@
 
 #![warn(missing_docs)]
 
+mod descent;
 pub mod device;
 mod file;
 mod info;
@@ -58,7 +59,7 @@ pub use info::{Access, VolumeInfo};
 pub use modes::{change_modes, stored_modes};
 pub use offline_snapshots::OfflineSnapshots;
 pub use paths::{DirEntry, PathExt, Paths};
-pub use recover::{recover, replay_log};
+pub use recover::{open_replayed, recover, replay_log};
 pub use retention::{Date, RetentionPolicy};
 pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
@@ -73,15 +74,15 @@ pub use xact_consistency::{
 pub use xact_device::{BlockDevice, FileDevice, MemoryDevice, OpenMode};
 pub use xact_fs::posix::Credentials;
 pub use xact_fs::{
-    AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FileKind, InodeUpdate, ModeChoice, Modes,
-    OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange, TxSpaceUse, View,
-    VolumeOptions, WriteHow, Written,
+    AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FILE_MODE, FileKind, InodeUpdate,
+    ModeChoice, Modes, OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange,
+    TxSpaceUse, View, VolumeOptions, WriteHow, Written, WrittenBlocks,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};
 pub use xact_txn::{
-    AbortHistory, Changes, CommitObserver, Difference, Durability, Isolation, LostAttempt, PersistedInfo,
-    Reader, Side, TxOptions, TxState, What,
+    AbortHistory, Changes, CommitObserver, ConflictDetection, Difference, Durability, Isolation, LostAttempt,
+    PersistedInfo, Reader, SearchedFolders, Side, TxOptions, TxState, What,
 };
 pub use xact_txn::{Account, Accounts, Charge, Limits, RESOURCES, Resource};
 pub use xact_types::{

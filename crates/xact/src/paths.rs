@@ -142,15 +142,8 @@ pub trait PathExt {
     fn read_dir(&self, path: impl AsRef<Path>) -> Result<Vec<DirEntry>> {
         let view = self.view();
         let dir = walk(&*view, path.as_ref(), true)?.ino;
-        let mut list = Vec::new();
-        view.read_dir(dir, 0, &mut |item| {
-            if item.name != b"." && item.name != b".." {
-                let name = OsString::from_vec(item.name.to_vec());
-                list.push(DirEntry { name, kind: item.kind, ino: item.ino });
-            }
-            true
-        })?;
-        Ok(list)
+        let entry = |(name, Entry { kind, ino })| DirEntry { name: OsString::from_vec(name), kind, ino };
+        Ok(entries(&*view, dir)?.into_iter().map(entry).collect())
     }
 
     /// Creates a directory with the permissions `rwxr-xr-x`.
@@ -195,23 +188,25 @@ pub trait PathExt {
     /// followed. Takes an operation for each name.
     fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        if self.symlink_metadata(path)?.kind != FileKind::Directory {
+        let view = self.view();
+        let top = walk(&*view, path, false)?;
+        if top.kind != FileKind::Directory {
             return Err(Error::Posix(Errno::ENOTDIR));
         }
-        // Each directory is met twice: first its entries are removed, and then the directory
-        // itself.
-        let mut left = vec![(path.to_path_buf(), false)];
-        while let Some((dir, is_empty)) = left.pop() {
-            if is_empty {
-                self.remove_dir(&dir)?;
+        let (parent, name) = parent_and_name(&*view, path)?;
+        // By inodes: a path from the root for each name would cost the square of the depth. Each
+        // directory is met twice: first its entries are removed, and then the directory itself.
+        let mut left = vec![(parent, name.to_vec(), Some(top.ino))];
+        while let Some((parent, name, full)) = left.pop() {
+            let Some(dir) = full else {
+                view.remove_dir(&Caller::ROOT, parent, &name)?;
                 continue;
-            }
-            left.push((dir.clone(), true));
-            for entry in self.read_dir(&dir)? {
-                let below = dir.join(&entry.name);
+            };
+            left.push((parent, name, None));
+            for (name, entry) in entries(&*view, dir)? {
                 match entry.kind {
-                    FileKind::Directory => left.push((below, false)),
-                    _ => self.remove_file(&below)?,
+                    FileKind::Directory => left.push((dir, name, Some(entry.ino))),
+                    _ => view.unlink(&Caller::ROOT, dir, &name)?,
                 }
             }
         }
@@ -387,6 +382,18 @@ fn walk_from(view: &dyn View, from: Ino, path: &Path, follow: bool, links: &mut 
         }
     }
     Ok(at)
+}
+
+/// The entries of a directory, without `.` and `..`.
+fn entries(view: &dyn View, dir: Ino) -> Result<Vec<(Vec<u8>, Entry)>> {
+    let mut list = Vec::new();
+    view.read_dir(dir, 0, &mut |item| {
+        if item.name != b"." && item.name != b".." {
+            list.push((item.name.to_vec(), Entry { ino: item.ino, kind: item.kind }));
+        }
+        true
+    })?;
+    Ok(list)
 }
 
 fn parent_of(view: &dyn View, dir: Ino) -> Result<Ino> {

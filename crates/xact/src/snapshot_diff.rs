@@ -17,7 +17,9 @@
 
 mod selection;
 
+use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use xact_consistency::{BlockRef, Engine, SnapshotImage};
@@ -26,7 +28,7 @@ use xact_layout::group::{GroupDesc, INODE_UNINIT};
 use xact_layout::inode::Inode;
 use xact_layout::superblock::Superblock;
 use xact_txn::{Difference, What};
-use xact_types::{BlockNr, Errno, Error, GroupNr, Ino, Result};
+use xact_types::{Above, BlockNr, Errno, Error, GroupNr, Ino, InodePaths, Result, ShownPath};
 
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
@@ -67,7 +69,19 @@ impl Volume {
 }
 
 /// The folders whose paths are known.
-type Paths = HashMap<Ino, Vec<u8>>;
+#[derive(Default)]
+struct Paths {
+    of: InodePaths,
+    /// Folders that were listed, each with the folder above it and its name there. So each folder
+    /// is listed once, however many of those in it differ.
+    names: HashMap<Ino, NameAt>,
+}
+
+/// A difference, and the beginning of its path if that is too long to be shown.
+struct Found {
+    difference: Difference,
+    cut: Option<Rc<[u8]>>,
+}
 
 /// The source of the blocks of a state.
 enum Blocks {
@@ -86,6 +100,9 @@ struct Differ<'a> {
     old: State,
     new: State,
 }
+
+/// The directories of each group in which no name was searched for yet.
+type Searched = HashMap<GroupNr, std::vec::IntoIter<Ino>>;
 
 /// A directory and a name in it.
 type NameAt = (Ino, Vec<u8>);
@@ -132,38 +149,35 @@ impl State {
     }
 
     /// The path of a directory; `None` if it was removed concurrently.
-    fn dir_path(&self, dir: Ino, known: &mut Paths) -> Result<Option<Vec<u8>>> {
-        if dir == Ino::ROOT {
-            return Ok(Some(Vec::new()));
-        }
-        if let Some(path) = known.get(&dir) {
-            return Ok(Some(path.clone()));
-        }
-        let mut parent = dir;
-        self.view.read_dir(dir, 0, &mut |item| {
-            if item.name == b".." {
-                parent = item.ino;
-            }
-            item.name == b"."
-        })?;
-        if parent == dir {
-            return Ok(None);
-        }
-        let Some(mut path) = self.dir_path(parent, known)? else { return Ok(None) };
-        let Some((name, _)) = self.entries(parent)?.into_iter().find(|(_, entry)| entry.ino == dir) else {
-            return Ok(None);
-        };
-        path.push(b'/');
-        path.extend(name);
-        known.insert(dir, path.clone());
-        Ok(Some(path))
+    fn dir_path(&self, dir: Ino, paths: &mut Paths) -> Result<Option<Rc<[u8]>>> {
+        let Paths { of, names } = paths;
+        of.path(dir, |at| self.above(at, names))
     }
 
-    fn path(&self, at: &NameAt, known: &mut Paths) -> Result<Option<Vec<u8>>> {
-        let Some(mut path) = self.dir_path(at.0, known)? else { return Ok(None) };
-        path.push(b'/');
-        path.extend(&at.1);
-        Ok(Some(path))
+    fn above(&self, dir: Ino, names: &mut HashMap<Ino, NameAt>) -> Result<Above<Vec<u8>>> {
+        if dir == Ino::ROOT {
+            return Ok(Above::Top(Some(Vec::new())));
+        }
+        if !names.contains_key(&dir) {
+            let mut parent = dir;
+            self.view.read_dir(dir, 0, &mut |item| {
+                if item.name == b".." {
+                    parent = item.ino;
+                }
+                item.name == b"."
+            })?;
+            if parent != dir {
+                let folders =
+                    self.entries(parent)?.into_iter().filter(|(_, below)| below.kind == FileKind::Directory);
+                names.extend(folders.map(|(name, below)| (below.ino, (parent, name))));
+            }
+        }
+        Ok(names.get(&dir).map_or(Above::Top(None), |(parent, name)| Above::Folder(*parent, name.clone())))
+    }
+
+    fn path(&self, at: &NameAt, paths: &mut Paths) -> Result<Option<ShownPath>> {
+        let folder = self.dir_path(at.0, paths)?;
+        Ok(folder.map(|folder| ShownPath::of_name(at.0, folder, &at.1)))
     }
 
     /// The directories whose inodes are in a group.
@@ -208,12 +222,10 @@ impl Differ<'_> {
         }
         let names = self.name_changes(&attrs)?;
         let mut found = Vec::new();
-        let mut paths = (Paths::new(), Paths::new());
+        let mut paths = (Paths::default(), Paths::default());
         self.of_names(&names, &attrs, &mut paths, &mut found)?;
         self.in_place(&names, &attrs, None, &mut paths, &mut found)?;
-        found.sort_by(|a, b| (&a.path, a.what).cmp(&(&b.path, b.what)));
-        found.dedup();
-        Ok(found)
+        Ok(sorted(found.into_iter().map(|found| found.difference)))
     }
 
     /// Inodes whose bytes differ, of those in blocks that differ.
@@ -273,7 +285,7 @@ impl Differ<'_> {
         names: &[NameChange],
         attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>,
         (old_paths, new_paths): &mut (Paths, Paths),
-        found: &mut Vec<Difference>,
+        found: &mut Vec<Found>,
     ) -> Result<()> {
         // Names that no longer stand for an inode, which may have another now.
         let mut left: BTreeMap<Ino, Vec<&NameAt>> = BTreeMap::new();
@@ -288,7 +300,7 @@ impl Differ<'_> {
         for NameChange { at, old, new } in names {
             let Some(entry) = new else { continue };
             let from = left.get_mut(&entry.ino).and_then(Vec::pop);
-            let Some(path) = self.new.path(at, new_paths)? else { continue };
+            let Some(ShownPath { shown: path, cut }) = self.new.path(at, new_paths)? else { continue };
             let what = match (&from, old) {
                 (Some(_), _) => What::Renamed,
                 (None, Some(_)) => What::Modified,
@@ -298,29 +310,20 @@ impl Differ<'_> {
             let was = before.map(|entry| self.old.attr(entry.ino)).transpose()?.flatten();
             explained.extend(from);
             let from = from.map(|from| self.old.path(from, old_paths)).transpose()?.flatten();
-            found.push(Difference {
-                what,
-                path,
-                from,
-                was_at: None,
-                old: was,
-                new: self.new.attr(entry.ino)?,
-            });
+            let from = from.map(|from| from.shown);
+            let new = self.new.attr(entry.ino)?;
+            let difference = Difference { what, path, from, was_at: None, old: was, new };
+            found.push(Found { difference, cut });
         }
         for NameChange { at, old, new } in names {
             if let (Some(entry), None) = (old, new)
                 && !explained.contains(at)
-                && let Some(path) = self.old.path(at, old_paths)?
+                && let Some(ShownPath { shown: path, cut }) = self.old.path(at, old_paths)?
             {
                 let old = self.old.attr(entry.ino)?;
-                found.push(Difference {
-                    what: What::Deleted,
-                    path,
-                    from: None,
-                    was_at: None,
-                    old,
-                    new: None,
-                });
+                let what = What::Deleted;
+                let difference = Difference { what, path, from: None, was_at: None, old, new: None };
+                found.push(Found { difference, cut });
             }
         }
         Ok(())
@@ -333,7 +336,7 @@ impl Differ<'_> {
         attrs: &BTreeMap<Ino, (Option<Attr>, Option<Attr>)>,
         known: Option<&selection::Names>,
         (_, paths): &mut (Paths, Paths),
-        found: &mut Vec<Difference>,
+        found: &mut Vec<Found>,
     ) -> Result<()> {
         let mut wanted: BTreeMap<Ino, Difference> = BTreeMap::new();
         for (&ino, (old, new)) in attrs {
@@ -345,11 +348,8 @@ impl Differ<'_> {
             let (old, new) = (Some(*old), Some(*new));
             wanted.insert(ino, Difference { what, path: Vec::new(), from: None, was_at: None, old, new });
         }
-        let add = |found: &mut Vec<Difference>, difference: Difference, path: Vec<u8>| {
-            found.push(Difference { path, ..difference });
-        };
         if let Some(root) = wanted.remove(&Ino::ROOT) {
-            add(found, root, b"/".to_vec());
+            add(found, root, ShownPath { shown: b"/".to_vec(), cut: None });
         }
         for change in names {
             if let Some(entry) = change.new
@@ -363,7 +363,10 @@ impl Differ<'_> {
             wanted.iter().filter(|(_, d)| d.new.is_some_and(|a| a.is_dir())).map(|(i, _)| *i).collect();
         for dir in dirs {
             let difference = wanted.remove(&dir).expect("was just found");
-            if let Some(path) = self.new.dir_path(dir, paths)? {
+            if self.new.dir_path(dir, paths)?.is_some()
+                && let Some(at) = paths.names.get(&dir).cloned()
+                && let Some(path) = self.new.path(&at, paths)?
+            {
                 add(found, difference, path);
             }
         }
@@ -377,27 +380,34 @@ impl Differ<'_> {
             }
             return Ok(());
         }
+        let mut searched = Searched::new();
         while let Some((&ino, _)) = wanted.first_key_value() {
-            self.search(ino, &mut wanted, paths, found)?;
+            self.search(ino, &mut wanted, &mut searched, paths, found)?;
             // An inode without a name was deleted, and may be open still.
             wanted.remove(&ino);
         }
         Ok(())
     }
 
-    /// Searches for the name of an inode, and on the way collects names of other wanted ones.
+    /// Searches for the name of an inode, and on the way collects names of other wanted ones. So
+    /// each folder is searched once for all of them.
     fn search(
         &self,
         ino: Ino,
         wanted: &mut BTreeMap<Ino, Difference>,
+        searched: &mut Searched,
         paths: &mut Paths,
-        found: &mut Vec<Difference>,
+        found: &mut Vec<Found>,
     ) -> Result<()> {
         let count = self.sb.group_count();
         let home = self.sb.inode_place(ino).map_or(0, |(group, _)| group.0);
         let outwards = (0..count).map(|n| GroupNr((home + n) % count));
         for group in outwards {
-            for dir in self.new.directories(self.sb, group)? {
+            let left = match searched.entry(group) {
+                MapEntry::Occupied(left) => left.into_mut(),
+                MapEntry::Vacant(new) => new.insert(self.new.directories(self.sb, group)?.into_iter()),
+            };
+            for dir in left {
                 let entries = match self.new.entries(dir) {
                     // It was removed concurrently.
                     Err(Error::Posix(_)) => continue,
@@ -407,7 +417,7 @@ impl Differ<'_> {
                     if let Some(difference) = wanted.remove(&entry.ino)
                         && let Some(path) = self.new.path(&(dir, name), paths)?
                     {
-                        found.push(Difference { path, ..difference });
+                        add(found, difference, path);
                     }
                 }
                 if !wanted.contains_key(&ino) {
@@ -438,6 +448,18 @@ impl Differ<'_> {
         };
         names.into_iter().map(|name| Ok((name.clone(), state.view.xattr(ino, &name)?))).collect()
     }
+}
+
+fn add(found: &mut Vec<Found>, difference: Difference, path: ShownPath) {
+    found.push(Found { difference: Difference { path: path.shown, ..difference }, cut: path.cut });
+}
+
+/// In the order of the paths.
+fn sorted(all: impl Iterator<Item = Difference>) -> Vec<Difference> {
+    let mut all: Vec<Difference> = all.collect();
+    all.sort_by(|a, b| (&a.path, a.what).cmp(&(&b.path, b.what)));
+    all.dedup();
+    all
 }
 
 /// `EXT4_INDEX_FL`, `EXT4_EXTENTS_FL`: the internal form of a folder or file, not its settings.

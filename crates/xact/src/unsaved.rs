@@ -40,7 +40,14 @@ impl Volume {
     }
 }
 
-/// Up to `most` paths of these inodes, by a walk through the folders from the root.
+/// A folder that the search has met: the folder above it, by its place in the list, and its name.
+struct Met {
+    above: usize,
+    name: Vec<u8>,
+}
+
+/// Up to `most` paths of these inodes, by a walk through the folders from the root. Folders are
+/// kept by name and not by path, which would use memory in the square of the depth.
 fn paths_of(view: &dyn View, wanted: &BTreeSet<Ino>, most: usize) -> Vec<Vec<u8>> {
     let until = Instant::now() + SEARCH_MAX;
     let mut left = wanted.clone();
@@ -48,8 +55,9 @@ fn paths_of(view: &dyn View, wanted: &BTreeSet<Ino>, most: usize) -> Vec<Vec<u8>
     if left.remove(&Ino::ROOT) && most > 0 {
         found.push(b"/".to_vec());
     }
-    let mut folders = VecDeque::from([(Ino::ROOT, Vec::new())]);
-    while let Some((dir, path)) = folders.pop_front() {
+    let mut met = vec![Met { above: 0, name: Vec::new() }];
+    let mut folders = VecDeque::from([(Ino::ROOT, 0)]);
+    while let Some((dir, at)) = folders.pop_front() {
         if left.is_empty() || found.len() >= most || Instant::now() > until {
             break;
         }
@@ -58,17 +66,27 @@ fn paths_of(view: &dyn View, wanted: &BTreeSet<Ino>, most: usize) -> Vec<Vec<u8>
             if item.name == b"." || item.name == b".." {
                 return true;
             }
-            let path = [&path[..], b"/", item.name].concat();
             if left.remove(&item.ino) {
-                found.push(path.clone());
+                found.push(path(&met, at, item.name));
             }
             if item.kind == FileKind::Directory {
-                folders.push_back((item.ino, path));
+                folders.push_back((item.ino, met.len()));
+                met.push(Met { above: at, name: item.name.to_vec() });
             }
             found.len() < most
         });
     }
     found
+}
+
+/// The path of a name in a folder that was met.
+fn path(met: &[Met], mut at: usize, name: &[u8]) -> Vec<u8> {
+    let mut names = vec![name];
+    while at > 0 {
+        names.push(&met[at].name);
+        at = met[at].above;
+    }
+    names.iter().rev().flat_map(|name| [b"/", *name]).flatten().copied().collect()
 }
 
 #[cfg(test)]

@@ -8,12 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::RwLock;
 use xact_consistency::{Engine, EngineStats, PoolUse, SnapshotInfo, Snapshots};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
-use xact_fs::{LiveFs, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions};
+use xact_fs::{
+    DataMode, LiveFs, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions, WrittenBlocks,
+};
 use xact_layout::superblock::Superblock;
 use xact_txn::{AbortHistory, Accounts, ContentionManager, TxOptions};
 use xact_types::{Error, Ino, LatencySnapshot, Result};
 
+use crate::device::is_unwritable;
 use crate::paths::PathExt;
+use crate::recover::open_replayed;
 use crate::snapshot::Snapshot;
 use crate::transaction::{SharedTransaction, Transaction};
 
@@ -98,12 +102,18 @@ impl Volume {
         Ok(Arc::new(Volume { base, contention, accounts, last_transaction, shut_down, watcher, file }))
     }
 
-    /// Opens an image file or a block device, which stays locked while the volume is open. Errors
-    /// as [`Volume::open`], and [`Error::Io`] as `open(2)`.
+    /// Opens an image file or a block device, which stays locked while the volume is open. A
+    /// volume that is opened read-only is locked for other writers alone, except while the log that
+    /// a crash left is replayed. Errors as [`Volume::open`], and [`Error::Io`] as `open(2)`.
     pub fn open_path(path: &Path, options: &VolumeOptions) -> Result<Arc<Volume>> {
-        let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let device = FileDevice::open(path, mode).map_err(|e| Error::io("opening the image", e))?;
-        let device = Arc::new(device);
+        let open =
+            |mode| FileDevice::open(path, mode).map(Arc::new).map_err(|e| Error::io("opening the image", e));
+        let is_unwritable = |e: &Error| matches!(e, Error::Io { source, .. } if is_unwritable(source));
+        let device = match (options.read_only, options.no_recovery) {
+            (false, _) => open(OpenMode::ReadWrite),
+            (true, true) => open(OpenMode::ReadOnly),
+            (true, false) => open_replayed(open, is_unwritable, |e| e),
+        }?;
         Volume::open_device(device.clone(), Some(device), options)
     }
 
@@ -326,7 +336,9 @@ impl Volume {
     pub(crate) fn generations(&self) -> Result<&dyn Snapshots> {
         let none = || {
             Error::Usage(
-                "only a volume with generations has snapshots ('xact mkfs --engine generations')".into(),
+                "only a volume with generations has snapshots ('xact convert --to generations' makes one of an \
+                 unmounted volume)"
+                    .into(),
             )
         };
         self.base.engine().snapshots().ok_or_else(none)
@@ -401,6 +413,15 @@ impl Volume {
         self.base.mode_options()
     }
 
+    /// The data mode that a file has of its own in a view, or that new files in a folder get.
+    /// `None`: the volume's. [`FILE_MODE`](crate::FILE_MODE) is the attribute that chooses it.
+    ///
+    /// # Errors
+    /// Those of [`View::xattr`].
+    pub fn own_file_mode(&self, view: &dyn View, ino: Ino) -> Result<Option<DataMode>> {
+        self.base.own_file_mode(view, ino)
+    }
+
     /// The modes that are stored on the volume.
     pub fn stored_modes(&self) -> Result<ModeChoice> {
         self.base.stored_modes()
@@ -413,8 +434,14 @@ impl Volume {
     }
 
     /// Blocks of file data written back so far: to new places, and over old contents.
-    pub fn written_blocks(&self) -> (u64, u64) {
+    pub fn written_blocks(&self) -> WrittenBlocks {
         self.base.written_blocks()
+    }
+
+    /// The same by file, in the order of inode numbers, and of deleted and other files together. A
+    /// few thousand files are counted separately, those with the fewest blocks are not.
+    pub fn file_writes(&self) -> (Vec<(Ino, WrittenBlocks)>, WrittenBlocks) {
+        self.base.file_writes()
     }
 
     /// The cache of file data.

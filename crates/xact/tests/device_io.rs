@@ -192,7 +192,7 @@ fn an_fsync_commits_one_inode() {
     base.sync_file(ino, false).unwrap();
     // Inode, bitmap, group descriptor.
     assert_eq!(volume.stats().committed_blocks - before, 3);
-    assert_eq!(volume.written_blocks().0, TIMES + 1);
+    assert_eq!(volume.written_blocks().new, TIMES + 1);
 }
 
 /// A commit that refers to no new data needs one write and one flush.

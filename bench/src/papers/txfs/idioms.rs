@@ -25,7 +25,8 @@ pub(super) fn idioms(bench: &mut Bench<'_, '_>) -> Result<()> {
         in_process(bench, mode)?;
     }
     logging(bench, mode)?;
-    ordering(bench, mode)
+    ordering(bench, mode)?;
+    replacing(bench, mode)
 }
 
 const THREADS: u64 = 6;
@@ -178,6 +179,39 @@ fn ordering(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
     bench.phase(ORDERING, "op", turns as f64, |mount| {
         let channel = channel(mode, mount.dir())?;
         (0..turns).try_for_each(|turn| three_before_an_update(mode, channel.as_ref(), mount.dir(), turn))
+    })
+}
+
+const REPLACE: &str = "a new version of a file";
+const VERSION_BYTES: usize = 64 << 10;
+const CHANGED_BYTES: usize = 4096;
+
+/// How editors, package managers and LevelDB change a file: the whole new version under another
+/// name, renamed over the old one. Rewritten: the changed part, in place.
+fn new_version(mode: Mode, channel: Option<&Channel>, dir: &Path, turn: u64) -> Result<()> {
+    let offset = turn % (VERSION_BYTES / CHANGED_BYTES) as u64 * CHANGED_BYTES as u64;
+    within(channel, dir, 0, |root| {
+        let (old, new) = (root.join("version"), root.join("version.new"));
+        if mode == Mode::Rewritten {
+            let file = File::options().write(true).open(old).map_err(because("open"))?;
+            return file.write_all_at(&[turn as u8; CHANGED_BYTES], offset).map_err(because("update"));
+        }
+        let mut content = fs::read(&old).map_err(because("read"))?;
+        content[offset as usize..][..CHANGED_BYTES].fill(turn as u8);
+        let mut file = File::create(&new).map_err(because("create"))?;
+        file.write_all(&content).and_then(|()| file.sync_all()).map_err(because("write"))?;
+        fs::rename(new, old).map_err(because("rename"))?;
+        sync_folder(root)
+    })
+}
+
+fn replacing(bench: &mut Bench<'_, '_>, mode: Mode) -> Result<()> {
+    let turns = bench.count(500);
+    fs::write(bench.mount.dir().join("version"), vec![1; VERSION_BYTES]).map_err(because("fill"))?;
+    bench.mount.settle()?;
+    bench.phase(REPLACE, "op", turns as f64, |mount| {
+        let channel = channel(mode, mount.dir())?;
+        (0..turns).try_for_each(|turn| new_version(mode, channel.as_ref(), mount.dir(), turn))
     })
 }
 

@@ -4,6 +4,7 @@ use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT, bitmap_checksum, bitmap_csu
 use xact_types::{BlockNr, GroupNr, Result, Site};
 
 use super::Checker;
+use super::found::DIRECTORY_TYPE;
 
 /// The counts found for a group.
 #[derive(Default)]
@@ -13,12 +14,14 @@ struct Counted {
     directories: u32,
 }
 
-/// The findings of the comparison of a bitmap with its group.
-struct CheckedBitmap {
+/// A bitmap and what it should be.
+struct Compared<'b> {
     block: BlockNr,
-    /// The number of wrong bits, and what the first one stands for.
-    wrong: usize,
-    first: Option<String>,
+    kind: &'static str,
+    says: &'b [u8],
+    is: &'b [u8],
+    /// The number of bits that stand for something.
+    len: u32,
     sum_fits: bool,
 }
 
@@ -62,21 +65,23 @@ impl Checker<'_> {
         let sb = &self.volume.sb;
         let desc = &self.volume.descs[group.0 as usize];
         let (start, len) = (sb.group_start(group), sb.blocks_in_group(group));
-        let used = |index: u32| self.used.contains(start.0 + u64::from(index));
-        counted.free_blocks = (0..len).filter(|&index| !used(index)).count() as u32;
+        let is = self.used.bitmap(start, len);
+        counted.free_blocks = len - count_ones(&is);
         let uninit = sb.has_group_csum() && desc.has_flag(BLOCK_UNINIT);
         if uninit || !sb.contains(desc.block_bitmap(), 1) {
-            // It stands for a group with nothing but fixed metadata, as the count of free blocks
-            // shows.
+            // It stands for a group with nothing but fixed metadata.
+            if uninit && len - counted.free_blocks > self.fixed_blocks_within(group) {
+                let what = "says that its block bitmap was never written, and has blocks in use";
+                self.report.problem(Site::Group(group), what);
+            }
             return Ok(());
         }
         let bytes = self.volume.block(desc.block_bitmap())?;
-        let wrong: Vec<u32> = (0..len).filter(|&index| used(index) != bit(&bytes, index)).collect();
-        let first = wrong.first().map(|&index| format!("block {}", start.0 + u64::from(index)));
         let sum = bitmap_checksum(sb, &bytes, (sb.clusters_per_group() / 8) as usize);
         let sum_fits = !sb.has_metadata_csum() || bitmap_csum_matches(sb, desc.block_bitmap_csum(), sum);
-        let checked = CheckedBitmap { block: desc.block_bitmap(), wrong: wrong.len(), first, sum_fits };
-        self.report_bitmap(group, "block", checked, &bytes, len);
+        let block = desc.block_bitmap();
+        let compared = Compared { block, kind: "block", says: &bytes, is: &is, len, sum_fits };
+        self.report_bitmap(group, &compared, |index| start.offset(index.into()).to_string());
         Ok(())
     }
 
@@ -84,34 +89,44 @@ impl Checker<'_> {
         let sb = &self.volume.sb;
         let desc = &self.volume.descs[group.0 as usize];
         let len = sb.inodes_per_group();
-        let seen = |index: u32| self.seen[sb.inode_at(group, index).0 as usize];
-        counted.free_inodes = (0..len).filter(|&index| !seen(index).used).count() as u32;
-        counted.directories =
-            (0..len).filter(|&index| seen(index).used && seen(index).file_type == 2).count() as u32;
+        let mut is = vec![0; len.div_ceil(8) as usize];
+        for (index, seen) in self.seen.of_group(group).iter().enumerate().filter(|(_, seen)| seen.used) {
+            is[index / 8] |= 1 << (index % 8);
+            counted.directories += u32::from(seen.file_type == DIRECTORY_TYPE);
+        }
+        counted.free_inodes = len - count_ones(&is);
         let uninit = sb.has_group_csum() && desc.has_flag(INODE_UNINIT);
         if uninit || !sb.contains(desc.inode_bitmap(), 1) {
             return Ok(());
         }
         let bytes = self.volume.block(desc.inode_bitmap())?;
-        let wrong: Vec<u32> = (0..len).filter(|&index| seen(index).used != bit(&bytes, index)).collect();
-        let first = wrong.first().map(|&index| sb.inode_at(group, index).to_string());
         let sum = bitmap_checksum(sb, &bytes, (len / 8) as usize);
         let sum_fits = !sb.has_metadata_csum() || bitmap_csum_matches(sb, desc.inode_bitmap_csum(), sum);
-        let checked = CheckedBitmap { block: desc.inode_bitmap(), wrong: wrong.len(), first, sum_fits };
-        self.report_bitmap(group, "inode", checked, &bytes, len);
+        let block = desc.inode_bitmap();
+        let compared = Compared { block, kind: "inode", says: &bytes, is: &is, len, sum_fits };
+        self.report_bitmap(group, &compared, |index| sb.inode_at(group, index).to_string());
         Ok(())
     }
 
-    /// Reports what is wrong with a bitmap of `len` bits, and bits behind them that are not set.
-    fn report_bitmap(&mut self, group: GroupNr, kind: &str, checked: CheckedBitmap, bytes: &[u8], len: u32) {
-        let CheckedBitmap { block, wrong, first, sum_fits } = checked;
+    /// Reports wrong bits, and bits behind the last that are not set. `name` is what a bit stands
+    /// for.
+    fn report_bitmap(&mut self, group: GroupNr, compared: &Compared<'_>, name: impl Fn(u32) -> String) {
+        let Compared { block, kind, says, is, len, sum_fits } = *compared;
         let site = Site::Block(block);
-        if let Some(first) = first {
+        let whole = (len / 8) as usize;
+        let is_equal =
+            says[..whole] == is[..whole] && (8 * whole as u32..len).all(|at| bit(says, at) == bit(is, at));
+        if !is_equal {
+            let wrong: Vec<u32> = (0..len).filter(|&at| bit(says, at) != bit(is, at)).collect();
+            let (count, first) = (wrong.len(), name(wrong[0]));
             let what =
-                format!("{kind} bitmap of {group} is wrong for {wrong} {kind}s, the first of them {first}");
+                format!("{kind} bitmap of {group} is wrong for {count} {kind}s, the first of them {first}");
             self.report.problem(site, what);
         }
-        if !(len..8 * self.volume.sb.block_size()).all(|index| bit(bytes, index)) {
+        let behind = len.div_ceil(8);
+        let is_filled = (len..8 * behind).all(|at| bit(says, at))
+            && says[behind as usize..].iter().all(|&byte| byte == 0xFF);
+        if !is_filled {
             self.report.problem(site, format!("{kind} bitmap of {group} has free {kind}s behind the last"));
         }
         if !sum_fits {
@@ -132,6 +147,10 @@ impl Checker<'_> {
             }
         }
     }
+}
+
+fn count_ones(bytes: &[u8]) -> u32 {
+    bytes.iter().map(|byte| byte.count_ones()).sum()
 }
 
 fn bit(bytes: &[u8], index: u32) -> bool {

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use xact_layout::dirent::{DirEntry, DirFormat};
+use xact_layout::dirent::{DirEntry, DirFormat, Dots, ENTRY_MIN_BYTES};
 use xact_layout::dirhash::DirHasher;
+use xact_layout::feature::incompat;
 use xact_layout::get_u32;
 use xact_layout::htree::Index;
 use xact_layout::inode::{BLOCK_AREA_BYTES, Inode, flag};
@@ -11,10 +12,14 @@ use xact_layout::xattr::{Value, entries_in_body, index};
 use xact_types::{BlockNr, Ino, Result, Site};
 
 use super::Checker;
+use super::found::DIRECTORY_TYPE;
 use super::map::Mapped;
 
-/// `EXT4_FT_DIR`.
-const DIRECTORY_TYPE: u8 = 2;
+/// A folder ends here without `large_dir`.
+const SMALL_DIR_BYTES: u64 = 1 << 31;
+/// Offsets in an entry.
+const TYPE_AT: usize = 7;
+const NAME_AT: usize = 8;
 /// The offset of an inline directory's entries.
 const INLINE_ENTRIES_AT: usize = 4;
 
@@ -94,15 +99,31 @@ impl Checker<'_> {
         let mut reading = Reading { ino, format, names: HashSet::new(), dotdot: None };
         if directory.flags & flag::INLINE_DATA != 0 {
             self.check_inline_directory(&mut reading)?;
-        } else if directory.flags & flag::INDEX != 0 {
-            self.check_index(directory, &mut reading)?;
         } else {
-            for at in 0..directory.mapped.end as u32 {
-                self.check_leaf(directory, &mut reading, at, None)?;
+            self.check_extent_of(directory);
+            if directory.flags & flag::INDEX != 0 {
+                self.check_index(directory, &mut reading)?;
+            } else {
+                for (at, block) in directory.mapped.blocks() {
+                    self.check_leaf(&mut reading, at, block, None)?;
+                }
             }
         }
         directory.dotdot = reading.dotdot;
         Ok(())
+    }
+
+    /// A folder has no holes, and an end.
+    fn check_extent_of(&mut self, directory: &Directory) {
+        let site = Site::Inode(directory.ino);
+        let mapped = &directory.mapped;
+        if let Some(at) = mapped.first_hole() {
+            self.report.problem(site, format!("is a folder with a hole at file block {at}"));
+        }
+        let bytes = mapped.end * u64::from(self.volume.sb.block_size());
+        if bytes > SMALL_DIR_BYTES && !self.volume.sb.has_incompat(incompat::LARGEDIR) {
+            self.report.problem(site, "is a folder with blocks behind the largest size of one");
+        }
     }
 
     fn dir_block(&mut self, directory: &Directory, at: u32) -> Result<Option<(BlockNr, Vec<u8>)>> {
@@ -110,15 +131,15 @@ impl Checker<'_> {
         self.report.note(result)
     }
 
-    /// A block of entries.
+    /// A block of entries, which is file block `at`.
     fn check_leaf(
         &mut self,
-        directory: &Directory,
         reading: &mut Reading,
         at: u32,
+        block: BlockNr,
         bounds: Option<(Bounds, &DirHasher)>,
     ) -> Result<()> {
-        let Some((block, bytes)) = self.dir_block(directory, at)? else { return Ok(()) };
+        let bytes = self.volume.block(block)?;
         let site = Site::Block(block);
         if self.report.note(reading.format.verify(&bytes, site))?.is_none() {
             return Ok(());
@@ -127,6 +148,7 @@ impl Checker<'_> {
         if at == 0 {
             match self.report.note(reading.format.dots(&bytes, reading.ino, site))? {
                 Some(dots) => {
+                    self.check_dots(reading, &bytes, &dots, site);
                     self.found_dots(reading, dots.parent);
                     from = dots.next;
                 }
@@ -134,21 +156,41 @@ impl Checker<'_> {
             }
         }
         for item in reading.format.entries(&bytes, from, site) {
-            let Some((_, entry)) = self.report.note(item)? else { break };
+            let Some((entry_at, entry)) = self.report.note(item)? else { break };
             if let Some((bounds, hasher)) = bounds
                 && !bounds.contain(hasher.hash(entry.name).major)
             {
                 self.report.problem(site, "a name is in a leaf of the index where its hash does not belong");
+            }
+            if !reading.format.has_types() && bytes[entry_at + TYPE_AT] != 0 {
+                self.report.problem(site, "an entry has a type on a volume without types of entries");
             }
             self.found_entry(reading, &entry, site);
         }
         Ok(())
     }
 
+    /// `.` and `..` of a first block: their types, the zero behind each, and no space behind `.`.
+    fn check_dots(&mut self, reading: &Reading, bytes: &[u8], dots: &Dots, site: Site) {
+        let is_typed = |at: usize| {
+            let file_type = if reading.format.has_types() { DIRECTORY_TYPE } else { 0 };
+            bytes[at + TYPE_AT] == file_type
+        };
+        if !is_typed(0) || !is_typed(dots.parent_at) {
+            self.report.problem(site, "'.' or '..' has another type than a folder");
+        }
+        if bytes[NAME_AT + 1] != 0 || bytes[dots.parent_at + NAME_AT + 2] != 0 {
+            self.report.problem(site, "the name '.' or '..' does not end with a zero");
+        }
+        if dots.parent_at > 2 * ENTRY_MIN_BYTES {
+            self.report.problem(site, "the entry '.' has space for another");
+        }
+    }
+
     fn found_dots(&mut self, reading: &mut Reading, parent: Ino) {
         reading.dotdot = Some(parent);
         for ino in [reading.ino, parent] {
-            if let Some(seen) = self.seen.get_mut(ino.0 as usize) {
+            if let Some(seen) = self.seen.used_mut(ino) {
                 seen.refs += 1;
             }
         }
@@ -163,14 +205,16 @@ impl Checker<'_> {
             self.report.problem(site, format!("the name '{name}' is there twice"));
         }
         let ino = entry.ino;
-        // The codec has compared the number with the volume's.
-        let seen = &mut self.seen[ino.0 as usize];
-        seen.refs += 1;
-        let seen = *seen;
-        if !seen.used || seen.internal || ino == Ino::ROOT {
-            self.report.problem(site, format!("'{name}' leads to {ino}, which no name may lead to"));
-            return;
-        }
+        let seen = match self.seen.used_mut(ino) {
+            Some(seen) if !seen.internal && ino != Ino::ROOT => {
+                seen.refs += 1;
+                *seen
+            }
+            _ => {
+                self.report.problem(site, format!("'{name}' leads to {ino}, which no name may lead to"));
+                return;
+            }
+        };
         if reading.format.has_types() && entry.file_type != seen.file_type {
             self.report.problem(site, format!("'{name}' has another type than {ino}"));
         }
@@ -191,13 +235,14 @@ impl Checker<'_> {
         let Some((block, bytes)) = self.dir_block(directory, 0)? else { return Ok(()) };
         let root = Index::root(&reading.format, &bytes, reading.ino, Site::Block(block));
         let Some((info, index)) = self.report.note(root)? else { return Ok(()) };
+        let dots = Dots { parent: info.parent, parent_at: ENTRY_MIN_BYTES, next: bytes.len() };
+        self.check_dots(reading, &bytes, &dots, Site::Block(block));
         self.found_dots(reading, info.parent);
         let hasher = DirHasher::new(&self.volume.sb, info.hash_version);
-        let mut reached = vec![false; directory.mapped.end as usize];
-        reached[0] = true;
+        let mut reached = HashSet::from([0]);
         let mut walk = IndexWalk { directory, reading, hasher: &hasher, reached: &mut reached };
         self.walk_index(&mut walk, &index, &bytes, block, u32::from(info.levels), Bounds::ALL)?;
-        if let Some(at) = reached.iter().position(|reached| !reached) {
+        if let Some((at, _)) = directory.mapped.blocks().find(|(at, _)| !reached.contains(at)) {
             let what = format!("file block {at} is not in its hash index");
             self.report.problem(Site::Inode(directory.ino), what);
         }
@@ -221,22 +266,19 @@ impl Checker<'_> {
                 self.report.problem(Site::Block(block), "hash index is out of order");
             }
             let child = index.block(bytes, at).0;
-            match walk.reached.get_mut(child as usize) {
-                Some(reached) if !*reached => *reached = true,
-                Some(_) => {
-                    self.report.problem(Site::Block(block), "hash index leads to a block more than once");
-                    continue;
-                }
-                None => {
-                    self.report.problem(Site::Block(block), "hash index leads out of the directory");
-                    continue;
-                }
-            }
-            if levels == 0 {
-                self.check_leaf(walk.directory, walk.reading, child, Some((inner, walk.hasher)))?;
+            let Some(child_block) = Self::place(&walk.directory.mapped, child) else {
+                self.report.problem(Site::Block(block), "hash index leads out of the directory");
+                continue;
+            };
+            if !walk.reached.insert(child) {
+                self.report.problem(Site::Block(block), "hash index leads to a block more than once");
                 continue;
             }
-            let Some((child_block, child_bytes)) = self.dir_block(walk.directory, child)? else { continue };
+            if levels == 0 {
+                self.check_leaf(walk.reading, child, child_block, Some((inner, walk.hasher)))?;
+                continue;
+            }
+            let child_bytes = self.volume.block(child_block)?;
             let node = Index::node(&walk.reading.format, &child_bytes, Site::Block(child_block));
             if let Some(node) = self.report.note(node)? {
                 self.walk_index(walk, &node, &child_bytes, child_block, levels - 1, inner)?;
@@ -267,7 +309,8 @@ impl Checker<'_> {
             return Ok(());
         };
         let room = (BLOCK_AREA_BYTES + rest.len()) as u64;
-        if inode.size() > room || inode.is_directory() && inode.size() != room {
+        // A regular file reads as zeros behind its bytes; `mke2fs -d` makes such files of holes.
+        if !inode.is_regular() && inode.size() != room {
             self.report.problem(site, format!("its size of {} bytes does not fit its inode", inode.size()));
         }
         Ok(())
@@ -283,7 +326,8 @@ struct IndexWalk<'w, 'd> {
     directory: &'d Directory,
     reading: &'w mut Reading,
     hasher: &'w DirHasher,
-    reached: &'w mut [bool],
+    /// File blocks.
+    reached: &'w mut HashSet<u32>,
 }
 
 /// The value of `system.data` in the inode's body; `None` if it has none.

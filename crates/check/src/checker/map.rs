@@ -9,10 +9,19 @@ use super::Checker;
 
 const DIRECT: usize = 12;
 
+/// The size of the largest file that an inode's kind of map can hold, in bytes.
+pub(crate) fn mapped_max(inode: &Inode, block_size: u64) -> u64 {
+    if inode.flags() & flag::EXTENTS != 0 {
+        return (block_size << 32) - 1;
+    }
+    let per_array = block_size / 4;
+    (DIRECT as u64 + per_array + per_array.pow(2) + per_array.pow(3)) * block_size
+}
+
 /// The contents of an inode's map.
 #[derive(Default)]
 pub(crate) struct Mapped {
-    /// In the order of the file; only with `keep`.
+    /// In the order of the file, those that continue each other merged; only with `keep`.
     pub extents: Vec<Extent>,
     /// Blocks of the map itself; only with `keep`.
     pub nodes: Vec<BlockNr>,
@@ -22,6 +31,27 @@ pub(crate) struct Mapped {
     pub written_end: u64,
     /// The file block after the last one.
     pub end: u64,
+}
+
+impl Mapped {
+    /// The file blocks with contents and their places, by a kept map.
+    pub fn blocks(&self) -> impl Iterator<Item = (u32, BlockNr)> {
+        self.extents.iter().filter(|extent| !extent.unwritten).flat_map(|extent| {
+            (0..extent.run.len).map(|n| (extent.at.0 + n, extent.run.start.offset(n.into())))
+        })
+    }
+
+    /// The first file block without contents before the end, by a kept map.
+    pub fn first_hole(&self) -> Option<u32> {
+        let mut next = 0;
+        for extent in &self.extents {
+            if extent.at.0 != next || extent.unwritten {
+                return Some(next);
+            }
+            next = extent.end().0;
+        }
+        (u64::from(next) < self.end).then_some(next)
+    }
 }
 
 /// A walk over one inode's map.
@@ -53,6 +83,10 @@ impl Checker<'_> {
     }
 
     fn walk_node(&mut self, walk: &mut Walk, node: Node<'_>, end: FileBlock, seed: u32) -> Result<()> {
+        if !node.fills_area() {
+            let what = "has an extent node that says it holds fewer entries than fit";
+            self.report.problem(Site::Inode(walk.ino), what);
+        }
         for i in 0..node.len() {
             if node.depth() == 0 {
                 self.claim_extent(walk, node.extent(i));
@@ -75,15 +109,26 @@ impl Checker<'_> {
     }
 
     fn claim_extent(&mut self, walk: &mut Walk, extent: Extent) {
-        self.claim_run(walk.ino, extent.run);
+        let fresh = self.claim_run(walk.ino, extent.run);
         walk.mapped.blocks += u64::from(extent.run.len);
         let end = u64::from(extent.at.0) + u64::from(extent.run.len);
         walk.mapped.end = walk.mapped.end.max(end);
         if !extent.unwritten {
             walk.mapped.written_end = walk.mapped.written_end.max(end);
         }
-        if walk.keep {
-            walk.mapped.extents.push(extent);
+        if !walk.keep {
+            return;
+        }
+        if !fresh {
+            self.shared_blocks += u64::from(extent.run.len);
+            if self.shared_blocks > self.volume.sb.blocks_count() {
+                return;
+            }
+        }
+        let last = walk.mapped.extents.last_mut();
+        match last.and_then(|last| Some((last.merged(&extent)?, last))) {
+            Some((merged, last)) => *last = merged,
+            None => walk.mapped.extents.push(extent),
         }
     }
 
@@ -144,7 +189,7 @@ impl Checker<'_> {
             let run = Run { start: block, len: 1 };
             let fits = self.volume.sb.contains(block, 1);
             match u32::try_from(at) {
-                Ok(at) if fits => {
+                Ok(at) if fits && at < END_OF_FILES.0 => {
                     self.claim_extent(walk, Extent { at: FileBlock(at), run, unwritten: false });
                 }
                 _ => {

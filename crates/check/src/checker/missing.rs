@@ -4,6 +4,7 @@
 //! keeps them too. It gives a new name in lost+found to everything that has lost its own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,17 +12,13 @@ use xact_consistency::{BlockDamage, DamagedBlocks};
 use xact_device::BlockDevice;
 use xact_layout::dirent::DirFormat;
 use xact_layout::inode::{Inode, flag};
-use xact_types::{Error, Ino, Result, Site};
+use xact_types::{Above, Error, Ino, InodePaths, Result, ShownPath, Site};
 
 use super::Checker;
 use super::dirs::inline_entries;
+use super::found::DIRECTORY_TYPE;
 use crate::report::{Progress, Report};
 use crate::volume::Volume;
-
-/// `EXT4_FT_DIR`.
-const DIRECTORY_TYPE: u8 = 2;
-/// A path has at most this many components; damage may lead in a circle.
-const DEPTH_MAX: usize = 4096;
 
 /// A file or folder with damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +26,8 @@ pub struct Missing {
     /// Its inode number.
     pub ino: Ino,
     /// Its path from the root, without a leading `/`. Below `lost+found/#INO` if a folder on the
-    /// way has no name; `None` if the inode itself has none.
+    /// way has no name; `<inode N>/NAME`, with the number of the folder, if the path is longer than
+    /// 4096 bytes; `None` if the inode itself has none.
     pub path: Option<Vec<u8>>,
     /// The part that is missing or may be wrong.
     pub part: MissingPart,
@@ -76,8 +74,12 @@ pub fn missing(
         Err(Error::Corrupt(found)) => checker.report.problem(found.site, found.what),
         Err(error) => return Err(error),
     }
-    let mut search =
-        Search { names: checker.names_past_damage()?, damaged: damaged.to_vec(), found: Vec::new() };
+    let mut search = Search {
+        names: checker.names_past_damage()?,
+        paths: InodePaths::default(),
+        damaged: damaged.to_vec(),
+        found: Vec::new(),
+    };
     for problem in &checker.report.problems {
         if let Site::Block(block) = problem.site {
             let blocks = block.0..block.0.saturating_add(1);
@@ -94,14 +96,11 @@ pub fn missing(
     // Another one, for which no block is claimed yet.
     let mut no_progress = |_: &'static str, _: f64| ();
     let mut walker = Checker::new(&volume, Report::default(), &mut no_progress);
-    for (number, seen) in seen.iter().enumerate().skip(1) {
-        let ino = Ino(number as u32);
-        if !seen.used {
-            if search.names.contains_key(&ino) {
-                search.add(ino, MissingPart::Inode);
-            }
-            continue;
-        }
+    let unused: Vec<Ino> = search.names.keys().copied().filter(|ino| !seen.get(*ino).used).collect();
+    for ino in unused {
+        search.add(ino, MissingPart::Inode);
+    }
+    for (ino, seen) in seen.iter().filter(|(_, seen)| seen.used) {
         if seen.internal || seen.is_value || orphans.contains(&ino) {
             continue;
         }
@@ -117,12 +116,14 @@ pub fn missing(
         }
         walker.find_damaged_contents(&mut search, ino, &inode, seen.file_type == DIRECTORY_TYPE)?;
     }
+    search.found.sort_by_key(|missing| missing.ino);
     Ok(MissingReport { missing: search.found, problem_count })
 }
 
 struct Search {
     /// For each inode with a name, one folder and the name there.
     names: BTreeMap<Ino, (Ino, Vec<u8>)>,
+    paths: InodePaths,
     damaged: Vec<DamagedBlocks>,
     found: Vec<Missing>,
 }
@@ -133,22 +134,23 @@ impl Search {
         self.found.push(Missing { ino, path, part });
     }
 
-    fn path(&self, ino: Ino) -> Option<Vec<u8>> {
-        let mut names = Vec::new();
-        let mut at = ino;
-        while at != Ino::ROOT && names.len() < DEPTH_MAX {
-            let Some((folder, name)) = self.names.get(&at) else {
-                if names.is_empty() {
-                    return None;
-                }
-                names.push(format!("lost+found/#{}", at.0).into_bytes());
-                break;
-            };
-            names.push(name.clone());
-            at = *folder;
+    fn path(&mut self, ino: Ino) -> Option<Vec<u8>> {
+        if ino == Ino::ROOT {
+            return Some(Vec::new());
         }
-        names.reverse();
-        Some(names.join(&b'/'))
+        let (names, paths) = (&self.names, &mut self.paths);
+        let (dir, name) = names.get(&ino)?;
+        let above = |at: Ino| {
+            let above = match names.get(&at) {
+                _ if at == Ino::ROOT => Above::Top(Some(Vec::new())),
+                Some((folder, name)) => Above::Folder(*folder, name),
+                None => Above::Top(Some(format!("/lost+found/#{}", at.0).into_bytes())),
+            };
+            Ok::<_, Infallible>(above)
+        };
+        let Ok(folder) = paths.path(*dir, above);
+        let path = ShownPath::of_name(*dir, folder?, name).shown;
+        Some(path[1..].to_vec())
     }
 
     /// The parts of a range of blocks that are damaged.
@@ -188,8 +190,8 @@ impl Checker<'_> {
                 }
                 continue;
             }
-            for at in 0..directory.mapped.end as u32 {
-                let Ok((block, bytes)) = self.file_block(ino, &directory.mapped, at) else { continue };
+            for (_, block) in directory.mapped.blocks() {
+                let bytes = self.volume.block(block)?;
                 let entries = format.entries(&bytes, 0, Site::Block(block));
                 entries.map_while(Result::ok).for_each(|(_, entry)| add(entry.name, entry.ino));
             }

@@ -2,14 +2,18 @@
 //! file.
 
 mod bitmaps;
+mod contents;
 mod dirs;
+mod fields;
 mod fixed;
+mod found;
 mod inodes;
 mod journal;
 mod map;
 mod missing;
 mod orphans;
 mod quotas;
+mod reserved;
 mod special;
 mod tree;
 mod xattrs;
@@ -17,7 +21,7 @@ mod xattrs;
 use xact_layout::feature::incompat;
 use xact_types::{Ino, Result};
 
-use self::inodes::InodeFindings;
+use self::found::FoundInodes;
 pub use self::missing::{Missing, MissingPart, MissingReport, missing};
 use crate::report::{Progress, Report};
 use crate::used::UsedBlocks;
@@ -28,11 +32,17 @@ pub(crate) struct Checker<'a> {
     volume: &'a Volume,
     pub(crate) report: Report,
     pub(crate) in_use: bool,
+    /// The journal is damaged, which is reported already.
+    pub(crate) without_journal: bool,
     /// Inodes in use without a name, on a volume that is checked as of a moment of its use.
     orphans: std::collections::BTreeSet<Ino>,
     used: UsedBlocks,
-    /// By inode number.
-    seen: Vec<InodeFindings>,
+    seen: FoundInodes,
+    /// Blocks that a map leads to though they were claimed before, and that are read all the same:
+    /// in all not more than the volume has, so that a crafted volume ends the check.
+    shared_blocks: u64,
+    /// The first file that needs `large_file`.
+    large_file: Option<Ino>,
     directories: Vec<dirs::Directory>,
     /// For each directory with a name, the directory that has the name.
     parents: std::collections::BTreeMap<Ino, Ino>,
@@ -51,10 +61,13 @@ impl<'a> Checker<'a> {
     pub(crate) fn new(volume: &'a Volume, report: Report, progress: Progress<'a>) -> Checker<'a> {
         Checker {
             used: UsedBlocks::new(volume.sb.blocks_count()),
-            seen: vec![InodeFindings::default(); volume.sb.inodes_count() as usize + 1],
+            seen: FoundInodes::new(&volume.sb),
+            shared_blocks: 0,
+            large_file: None,
             volume,
             report,
             in_use: false,
+            without_journal: false,
             orphans: Default::default(),
             directories: Vec::new(),
             parents: Default::default(),

@@ -50,7 +50,22 @@ impl Checker<'_> {
         }
     }
 
+    /// Numbers of quota files that cannot be: those of other special inodes, and larger ones than
+    /// there are (`e2fsck_validate_quota_inodes`).
+    fn check_quota_numbers(&mut self) {
+        /// Bad blocks, root, boot loader, undelete, resize, journal, and two that are not in use.
+        const SPECIAL: [u32; 8] = [1, 2, 5, 6, 7, 8, 9, 10];
+        let sb = &self.volume.sb;
+        for kind in QuotaKind::ALL {
+            let number = kind.inode(sb);
+            if SPECIAL.contains(&number) || number > sb.inodes_count() {
+                self.report.problem(Site::Superblock, format!("inode {number} cannot be a quota file"));
+            }
+        }
+    }
+
     pub(crate) fn check_quotas(&mut self) -> Result<()> {
+        self.check_quota_numbers();
         if !self.volume.sb.has_ro_compat(ro_compat::QUOTA) {
             return Ok(());
         }
@@ -59,10 +74,7 @@ impl Checker<'_> {
             if ino.0 == 0 {
                 continue;
             }
-            let Some(inode) = self.volume.inode(ino)? else {
-                self.report.problem(Site::Superblock, "the inode of a quota file is out of range");
-                continue;
-            };
+            let Some(inode) = self.volume.inode(ino)? else { continue };
             let entries = self.read_quota_file(kind, ino, &inode);
             if let Some(entries) = self.report.note(entries)? {
                 self.compare_usage(kind, ino, &entries);

@@ -2,8 +2,8 @@
 //! list, multi-mount protection.
 
 use xact_layout::feature::{compat, incompat, ro_compat};
-use xact_layout::inode::{inode_seed, mode};
-use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING};
+use xact_layout::inode::{flag, inode_seed, mode};
+use xact_layout::mmp::{MMP_BYTES, MmpBlock, SEQUENCE_CHECKING, SEQUENCE_CLEAN, SEQUENCE_MAX};
 use xact_layout::{get_u32, orphan};
 use xact_types::{BlockNr, GroupNr, Ino, Result, Run, Site};
 
@@ -14,8 +14,11 @@ const DOUBLE_INDIRECT: usize = 13;
 
 impl Checker<'_> {
     pub(crate) fn check_special(&mut self) -> Result<()> {
+        let inode = self.volume.inode(Ino::RESIZE)?;
         if self.volume.sb.has_compat(compat::RESIZE_INODE) {
             self.check_resize_inode()?;
+        } else if inode.is_some_and(|inode| inode.block_area().iter().any(|&byte| byte != 0)) {
+            self.report.problem(Site::Inode(Ino::RESIZE), "has blocks on a volume without resize_inode");
         }
         self.check_orphans()?;
         if self.volume.sb.has_incompat(incompat::MMP) {
@@ -40,10 +43,12 @@ impl Checker<'_> {
         }
         let others =
             (0..15).any(|slot| slot != DOUBLE_INDIRECT && get_u32(inode.block_area(), 4 * slot) != 0);
+        let is_map = inode.flags() & (flag::EXTENTS | flag::INLINE_DATA) == 0;
         if !sb.contains(list, 1)
             || others
+            || !is_map
             || inode.mode() & mode::TYPE_MASK != mode::REGULAR
-            || inode.links_count() != 1
+            || inode.links_count() == 0
         {
             self.report.problem(site, "the resize inode is damaged");
             return Ok(());
@@ -61,7 +66,8 @@ impl Checker<'_> {
         for i in 0..u64::from(reserved) {
             expected[((u64::from(sb.gdt_blocks()) + i) % u64::from(per_array)) as usize] = first + i;
         }
-        if !lists(&bytes, &expected) {
+        let mut is_whole = lists(&bytes, &expected);
+        if !is_whole {
             self.report.problem(Site::Block(list), "does not list the blocks reserved for descriptors");
         }
         for block in first..first + u64::from(reserved) {
@@ -79,6 +85,7 @@ impl Checker<'_> {
             if lists(&bytes, &expected) {
                 continue;
             }
+            is_whole = false;
             let what = "is reserved for descriptors and does not list its copies";
             // e2fsck compares a quarter of them. For the rest it only requires the same count of
             // numbers, of any blocks.
@@ -88,6 +95,11 @@ impl Checker<'_> {
             } else {
                 self.report.remark(format!("{} {what}", BlockNr(block)));
             }
+        }
+        let listed = u64::from(reserved) * (1 + copies.len().min(per_array as usize) as u64);
+        let (says, is) = (inode.sectors(&self.volume.sb), self.sectors(1 + listed));
+        if is_whole && says != is {
+            self.report.problem(site, format!("counts {says} sectors and has {is}"));
         }
         Ok(())
     }
@@ -115,6 +127,9 @@ impl Checker<'_> {
             self.report.problem(Site::Superblock, "the orphan file's inode is out of range");
             return Ok(());
         };
+        if !inode.size().is_multiple_of(sb.block_size().into()) {
+            self.report.problem(Site::Inode(ino), "the orphan file has a part of a block");
+        }
         let seed = inode_seed(sb, ino, inode.generation());
         let present = sb.has_ro_compat(ro_compat::ORPHAN_PRESENT);
         let blocks = (inode.size() / u64::from(sb.block_size())).min(1 << 13) as u32;
@@ -152,10 +167,13 @@ impl Checker<'_> {
         }
         let bytes = self.volume.block(block)?;
         let bytes: &[u8; MMP_BYTES] = bytes[..MMP_BYTES].try_into().expect("blocks are not smaller");
-        if let Some(mmp) = self.report.note(MmpBlock::decode(bytes, &self.volume.sb, block))?
-            && mmp.sequence() == SEQUENCE_CHECKING
-        {
-            self.report.remark("the mmp block says that e2fsck has the volume".into());
+        let mmp = self.report.note(MmpBlock::decode(bytes, &self.volume.sb, block))?;
+        match mmp.map(|mmp| mmp.sequence()) {
+            None | Some(SEQUENCE_CLEAN | ..=SEQUENCE_MAX) => {}
+            Some(SEQUENCE_CHECKING) => {
+                self.report.remark("the mmp block says that e2fsck has the volume".into());
+            }
+            Some(_) => self.report.problem(Site::Block(block), "the mmp block has an impossible sequence"),
         }
         Ok(())
     }

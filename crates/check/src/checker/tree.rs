@@ -3,19 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use xact_layout::feature::ro_compat;
 use xact_types::{Ino, Site};
 
 use super::Checker;
+use super::found::DIRECTORY_TYPE;
 
 /// `EXT4_LINK_MAX`: a directory with more subdirectories has the count 1 (`dir_nlink`).
 const LINK_MAX: u32 = 65_000;
-/// `EXT4_FT_DIR`.
-const DIRECTORY_TYPE: u8 = 2;
 
 impl Checker<'_> {
     pub(crate) fn check_tree(&mut self) {
-        let root = self.seen[Ino::ROOT.0 as usize];
+        let root = self.seen.get(Ino::ROOT);
         if root.file_type != DIRECTORY_TYPE {
             self.report.problem(Site::Inode(Ino::ROOT), "the root is not a directory");
         }
@@ -53,18 +51,18 @@ impl Checker<'_> {
     }
 
     fn check_links(&mut self) {
-        let has_nlink = self.volume.sb.has_ro_compat(ro_compat::DIR_NLINK);
-        for number in 1..self.seen.len() {
-            let seen = self.seen[number];
-            if !seen.used || seen.internal || seen.is_value || seen.is_orphan {
+        for (ino, seen) in self.seen.iter() {
+            if !seen.used || seen.internal || seen.is_orphan || seen.is_value && seen.refs != 1 {
                 continue;
             }
-            let site = Site::Inode(Ino(number as u32));
+            let site = Site::Inode(ino);
             let is_dir = seen.file_type == DIRECTORY_TYPE;
-            let uncounted = is_dir && has_nlink && seen.links == 1;
+            // A folder with an index keeps the count 1 after most subdirectories were deleted.
+            let was_large = seen.is_indexed && seen.refs > 1 || seen.refs >= LINK_MAX;
+            let uncounted = is_dir && seen.links == 1 && was_large;
             if seen.refs == 0 && !is_dir {
                 self.report.problem(site, "is in use and has no name");
-            } else if u32::from(seen.links) != seen.refs && !(uncounted && seen.refs > 2) {
+            } else if u32::from(seen.links) != seen.refs && !uncounted {
                 let beyond = if is_dir && seen.refs > LINK_MAX { " (more than can be counted)" } else { "" };
                 let what = format!("counts {} links and has {}{beyond}", seen.links, seen.refs);
                 self.report.problem(site, what);

@@ -2,9 +2,11 @@
 //! own.
 
 use xact_layout::feature::incompat;
-use xact_layout::inode::Inode;
+use xact_layout::inode::{Inode, flag};
 use xact_layout::posix_acl::disk_to_wire;
-use xact_layout::xattr::{Entries, Value, entries_in_block, entries_in_body, index, refcount};
+use xact_layout::xattr::{
+    Entries, Entry, Value, entries_in_block, entries_in_body, hash_matches, index, refcount,
+};
 use xact_types::{BlockNr, Ino, Result, Run, Site};
 
 use super::Checker;
@@ -26,6 +28,18 @@ impl std::ops::Add for InAttributes {
     }
 }
 
+/// A list of attributes that is checked.
+struct List<'l> {
+    /// The bytes that offsets of values count in.
+    area: &'l [u8],
+    site: Site,
+    /// In a block, each entry has a prefix and a hash.
+    is_block: bool,
+    /// The inode that it belongs to, or the first of them.
+    owner: Ino,
+    owner_generation: u32,
+}
+
 /// An attribute block that several inodes use.
 pub(crate) struct SharedBlock {
     /// The number of users by its own count.
@@ -39,13 +53,20 @@ impl Checker<'_> {
     pub(crate) fn check_xattrs(&mut self, ino: Ino, inode: &Inode) -> Result<InAttributes> {
         let site = Site::Inode(ino);
         let mut takes = InAttributes::default();
-        match entries_in_body(inode.xattr_area()) {
-            Ok(entries) => self.check_entries(entries, site, &mut takes),
+        let generation = inode.generation();
+        let area = inode.xattr_area();
+        let list = List { area, site, is_block: false, owner: ino, owner_generation: generation };
+        let is_file = !self.is_internal(ino);
+        // Nothing reads those of the volume's own inodes.
+        match entries_in_body(if is_file { area } else { &[] }) {
+            Ok(entries) => self.check_entries(entries, &list, &mut takes)?,
             Err(what) => self.report.problem(site, what),
         }
         let Some(block) = self.attribute_block(inode) else { return Ok(takes) };
         if !self.volume.sb.contains(block, 1) {
-            self.report.problem(site, format!("its attributes lie in {block}, outside the volume"));
+            if is_file {
+                self.report.problem(site, format!("its attributes lie in {block}, outside the volume"));
+            }
             return Ok(takes);
         }
         if let Some(shared) = self.xattr_blocks.get_mut(&block.0) {
@@ -55,8 +76,9 @@ impl Checker<'_> {
         self.claim_run(ino, Run { start: block, len: 1 });
         let bytes = self.volume.block(block)?;
         let mut in_block = InAttributes { blocks: 1, inodes: 0 };
+        let list = List { area: &bytes, site: Site::Block(block), is_block: true, ..list };
         match entries_in_block(&bytes, &self.volume.sb, block) {
-            Ok(entries) => self.check_entries(entries, Site::Block(block), &mut in_block),
+            Ok(entries) => self.check_entries(entries, &list, &mut in_block)?,
             Err(what) => self.report.problem(Site::Block(block), what),
         }
         let shared = SharedBlock { expected: refcount(&bytes), users: 1, takes: in_block };
@@ -64,29 +86,71 @@ impl Checker<'_> {
         Ok(takes + in_block)
     }
 
-    fn check_entries(&mut self, entries: Entries<'_>, site: Site, takes: &mut InAttributes) {
+    fn check_entries(
+        &mut self,
+        entries: Entries<'_>,
+        list: &List<'_>,
+        takes: &mut InAttributes,
+    ) -> Result<()> {
+        let site = list.site;
+        if entries.overlap() {
+            self.report.problem(site, "values of attributes overlap");
+        }
         for entry in entries {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(what) => return self.report.problem(site, what),
+                Err(what) => {
+                    self.report.problem(site, what);
+                    break;
+                }
             };
+            if list.is_block && entry.index == 0 {
+                self.report.problem(site, "attribute has no prefix");
+            }
             match entry.value {
                 Value::Here(value) => {
                     let is_acl = matches!(entry.index, index::POSIX_ACL_ACCESS | index::POSIX_ACL_DEFAULT);
                     if is_acl && disk_to_wire(value).is_none() {
                         self.report.problem(site, "access control list is damaged");
                     }
+                    let has_hash = list.is_block || entry.hash != 0;
+                    if has_hash && !hash_matches(&entry, list.area, None) {
+                        self.report.problem(site, "hash of an attribute does not match");
+                    }
                 }
                 Value::InInode { ino, size_bytes } if self.volume.sb.has_incompat(incompat::EA_INODE) => {
                     *self.value_users.entry(ino).or_default() += 1;
-                    takes.blocks += u64::from(size_bytes.div_ceil(self.volume.sb.block_size()));
                     takes.inodes += 1;
+                    if self.check_value(&entry, Ino(ino), list)? {
+                        takes.blocks += u64::from(size_bytes.div_ceil(self.volume.sb.block_size()));
+                    }
                 }
                 Value::InInode { .. } => {
                     self.report.problem(site, "attribute value in an inode of its own, without ea_inode");
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Compares an entry with the inode that holds its value. Returns whether the value counts for
+    /// the owner: that of Lustre, which knows the one inode that it belongs to, does not.
+    fn check_value(&mut self, entry: &Entry<'_>, holder: Ino, list: &List<'_>) -> Result<bool> {
+        let sb = &self.volume.sb;
+        let inode = self.volume.inode(holder)?.filter(|_| holder >= sb.first_inode());
+        let Some(inode) = inode else {
+            self.report.problem(list.site, format!("attribute value in {holder}, which cannot be"));
+            return Ok(true);
+        };
+        // The kernel keeps the hash of the value where other inodes have the time of access.
+        if hash_matches(entry, list.area, Some(inode.atime_lo())) {
+            return Ok(true);
+        }
+        let of_lustre = inode.mtime_lo() == list.owner.0 && inode.generation() == list.owner_generation;
+        if !of_lustre && inode.flags() & flag::EA_INODE != 0 {
+            self.report.problem(list.site, "hash of an attribute does not match that of its value");
+        }
+        Ok(!of_lustre)
     }
 
     /// Compares counts of users with the users, when all inodes are known.
@@ -104,7 +168,7 @@ impl Checker<'_> {
                 let what = format!("is the value of {users} attributes and counts {count}");
                 self.report.problem(Site::Inode(Ino(holder)), what);
             }
-            let known = self.seen.get_mut(holder as usize).filter(|seen| seen.used && seen.is_value);
+            let known = self.seen.used_mut(Ino(holder)).filter(|seen| seen.is_value);
             match known {
                 // One link stands for all the attributes that share the value.
                 Some(seen) => seen.refs = 1,

@@ -79,10 +79,13 @@ pub struct Run {
     /// Which changes of others are conflicts.
     #[arg(long, value_enum, default_value_t = Isolation::Serializable)]
     pub isolation: Isolation,
+    /// When CMD learns of a conflict with a transaction that is open.
+    #[arg(long, value_enum, default_value_t = Detection::Lazy)]
+    pub conflict: Detection,
     /// Run CMD in the open transaction ID, and leave it open.
     #[arg(long, value_name = "ID", value_parser = values::parse_number::<u64>)]
     #[arg(add = complete::transaction())]
-    #[arg(conflicts_with_all = ["leave_open", "ask", "retry", "ordered", "snapshot", "isolation"])]
+    #[arg(conflicts_with_all = ["leave_open", "ask", "retry", "ordered", "snapshot", "isolation", "conflict"])]
     pub tx: Option<u64>,
     /// Write the outcome to FILE, as JSON. FILE itself is never part of the transaction.
     ///
@@ -92,7 +95,8 @@ pub struct Run {
     /// conflict), conflicting_tx, reason, and snapshot (the name of the snapshot that --snapshot
     /// made). The outcome 'kept' means that the transaction was left open. After a conflict,
     /// conflicting_tx is the transaction that committed first, or null for a program outside of any
-    /// transaction. If the answer to --ask was no, the outcome is 'aborted' and command_status is
+    /// transaction. With --conflict eager, it may also be an open transaction that made the same
+    /// change first. If the answer to --ask was no, the outcome is 'aborted' and command_status is
     /// 0.
     ///
     /// The file is empty while CMD runs, and remains empty if xact run is killed: then the
@@ -112,6 +116,16 @@ pub enum Isolation {
     Serializable,
     /// Changes to anything that CMD has written.
     Snapshot,
+}
+
+/// When a transaction learns that another open one has changed what it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Detection {
+    /// When one of them has committed: the first to commit wins.
+    Lazy,
+    /// At once: the call that makes the later change fails. A transaction without this option that
+    /// makes the later change is not disturbed.
+    Eager,
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::Isolation;
+use super::{Detection, Isolation};
 use crate::{complete, values};
 
 /// Review open transactions, and commit or abort them
@@ -52,6 +52,9 @@ pub struct TxBegin {
     /// Which changes of others are conflicts.
     #[arg(long, value_enum, default_value_t = Isolation::Serializable)]
     pub isolation: Isolation,
+    /// When the transaction learns of a conflict with another one that is open.
+    #[arg(long, value_enum, default_value_t = Detection::Lazy)]
+    pub conflict: Detection,
 }
 
 /// List open transactions

@@ -2,6 +2,8 @@
 
 mod check;
 mod convert;
+mod file_mode;
+mod file_writes;
 mod info;
 mod journal;
 mod mkfs;

@@ -6,15 +6,19 @@ use serde::Serialize;
 use xact::device::OpenMode;
 use xact::{ModeChoice, Modes};
 
-use crate::args::{Mode, ModeCommand, ModeGet, ModeSet};
+use super::file_mode;
+use crate::args::{Mode, ModeCommand, ModeGet, ModeSet, setting};
 use crate::exit::{Failure, Result};
 use crate::output::{print, print_json};
 use crate::{control, image, mounts};
 
 pub fn mode(args: &Mode) -> Result<()> {
     match &args.command {
+        ModeCommand::Get(args) if args.file => file_mode::get(args),
         ModeCommand::Get(args) => get(args),
+        ModeCommand::Set(args) if args.file => file_mode::set(args),
         ModeCommand::Set(args) => set(args),
+        ModeCommand::Clear(args) => control::choose_file_mode(&args.at, None),
     }
 }
 
@@ -111,16 +115,18 @@ impl Setting {
 }
 
 fn set(args: &ModeSet) -> Result<()> {
+    let settings = args.settings.iter().map(|text| setting(text)).collect::<Result<Vec<_>, String>>();
+    let settings = settings.map_err(Failure::usage)?;
     // A wrong call fails before the volume is opened.
-    apply(ModeChoice::default(), &args.settings)?;
+    apply(ModeChoice::default(), &settings)?;
     if args.at.is_dir() {
         let point = mounts::containing(&args.at)?.point;
         let (stored, _) = control::modes(&point)?;
-        return control::set_modes(&point, apply(stored, &args.settings)?);
+        return control::set_modes(&point, apply(stored, &settings)?);
     }
     let device = image::open(&args.at, OpenMode::ReadWrite)?;
     // The settings were accepted above, and whether they are does not depend on the stored ones.
-    xact::change_modes(device, |stored| apply(stored, &args.settings).unwrap_or(stored))
+    xact::change_modes(device, |stored| apply(stored, &settings).unwrap_or(stored))
         .map_err(|e| Failure::volume(&args.at, e))
 }
 

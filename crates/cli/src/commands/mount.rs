@@ -193,8 +193,7 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     limit_arenas();
     // Before any thread starts, so that each inherits the mask.
     Session::block_signals();
-    let mode = if plan.volume.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let device = image::open_file(&plan.image, mode)?;
+    let device = open_device(plan)?;
     let volume = xact::Volume::open(device.clone(), &plan.volume).map_err(wrong)?;
     // A sandbox may forbid sockets: then a command that unmounts cannot ask how it went.
     let reporter = Reporter::new().ok();
@@ -233,6 +232,19 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     drop(ended);
     log.finish();
     closed
+}
+
+/// Opens the image. For a read-only mount the log that a crash left is replayed first.
+fn open_device(plan: &Plan) -> Result<Arc<FileDevice>> {
+    let open = |mode| image::open_file(&plan.image, mode);
+    match (plan.volume.read_only, plan.volume.no_recovery) {
+        (false, _) => open(OpenMode::ReadWrite),
+        (true, true) => open(OpenMode::ReadOnly),
+        (true, false) => {
+            let is_unwritable = |failure: &Failure| failure.exit == Exit::NoPermission;
+            xact::open_replayed(open, is_unwritable, |e| Failure::volume(&plan.image, e))
+        }
+    }
 }
 
 /// Mounts, calls `ready`, and serves until it is unmounted. Returns the running log, and the

@@ -12,6 +12,7 @@ use xact::{LatencySnapshot, LatencySummary};
 use xact_control::abi::{Counters, MOUNT_SYNCS, Pool, USER_UNLIMITED, UserUse};
 
 use crate::args::Stat;
+use crate::commands::file_writes;
 use crate::exit::{Failure, Result};
 use crate::full_pool;
 use crate::output::{print, print_json};
@@ -399,6 +400,9 @@ pub fn stat(args: &Stat) -> Result<()> {
     let mount = mounts::containing(&args.at)?;
     if let Some(every) = args.watch {
         return watch(&mount.point, every, args.json);
+    }
+    if let Some(most) = args.files {
+        return file_writes::list(&mount.point, most, args.json);
     }
     let space = statvfs(&mount.point)
         .map_err(|e| Failure::system(format_args!("look at {}", mount.point.display()), e))?;

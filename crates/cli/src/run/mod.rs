@@ -26,12 +26,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
-use xact_control::abi::{BEGIN_SNAPSHOT, COMMIT_ORDERED, COMMIT_RETAIN};
+use xact_control::abi::{BEGIN_EAGER, BEGIN_SNAPSHOT, COMMIT_ORDERED, COMMIT_RETAIN};
 use xact_control::client::SavepointHandle;
 use xact_namespace::descriptors::{Scope, Survey};
 use xact_namespace::namespace::Namespace;
 
-use crate::args::{Isolation, Run};
+use crate::args::{Detection, Isolation, Run};
 use crate::control::Transaction;
 use crate::exit::{Exit, Failure, Result};
 use crate::mounts::Mount;
@@ -84,7 +84,7 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
     }
     let terminal = if args.ask { Some(Terminal::open()?) } else { None };
     let inherited = Survey::of_volume(&mount, Scope::Inherited)?;
-    let flags = begin_flags(args.isolation);
+    let flags = begin_flags(args.isolation, args.conflict);
     if let Some(name) = &args.snapshot {
         snapshot::check(&mount.point, name)?;
     }
@@ -152,8 +152,10 @@ fn within(args: &Run, mount: &Mount, status: &mut Status) -> Result<u8> {
     Ok(ended.code())
 }
 
-pub fn begin_flags(isolation: Isolation) -> u32 {
-    if isolation == Isolation::Snapshot { BEGIN_SNAPSHOT } else { 0 }
+pub fn begin_flags(isolation: Isolation, conflict: Detection) -> u32 {
+    let isolation = if isolation == Isolation::Snapshot { BEGIN_SNAPSHOT } else { 0 };
+    let conflict = if conflict == Detection::Eager { BEGIN_EAGER } else { 0 };
+    isolation | conflict
 }
 
 /// Waits a random time, which grows with each try, so that two transactions in conflict do not stay

@@ -55,7 +55,7 @@ fn volume_at(at: &Path) -> Result<Mount> {
 
 fn begin(args: &TxBegin) -> Result<()> {
     let mount = volume_at(&args.at)?;
-    let transaction = Transaction::begin(&mount.point, begin_flags(args.isolation))?;
+    let transaction = Transaction::begin(&mount.point, begin_flags(args.isolation, args.conflict))?;
     transaction.keep(args.timeout, b"xact tx begin", args.persist)?;
     print(&format!("{}\n", transaction.id()))
 }

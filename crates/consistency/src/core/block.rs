@@ -24,23 +24,30 @@ pub enum Version {
     /// The contents in the commit that the change is part of, if a later commit has changed the
     /// block already.
     Draining,
+    /// The contents that become durable ahead of the commit, with changes that depend on no other
+    /// change in it.
+    Ahead,
 }
 
 /// The results of a change, one for each version that it ran on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PerVersion<R> {
     pub newest: R,
-    /// `None` if the block has one version only.
+    /// `None` unless a later commit has changed the block.
     pub draining: Option<R>,
+    /// `None` unless the change goes ahead of its commit.
+    pub ahead: Option<R>,
 }
 
 impl<R> PerVersion<R> {
     /// The result that belongs to a version of another block, which the same operation changes.
     pub fn of(&self, version: Version) -> &R {
-        match (version, &self.draining) {
-            (Version::Draining, Some(draining)) => draining,
-            _ => &self.newest,
-        }
+        let own = match version {
+            Version::Newest => &None,
+            Version::Draining => &self.draining,
+            Version::Ahead => &self.ahead,
+        };
+        own.as_ref().unwrap_or(&self.newest)
     }
 }
 
@@ -48,6 +55,7 @@ impl<R> PerVersion<Result<R>> {
     /// The newest result, unless one of the two is an error.
     pub fn both(self) -> Result<R> {
         self.draining.transpose()?;
+        self.ahead.transpose()?;
         self.newest
     }
 }
@@ -63,6 +71,8 @@ pub(crate) struct DrainingBlock {
     pub contents: BlockRef,
     /// The draining commit has changed the block. If false, it may still do so.
     pub joined: bool,
+    /// As [`SlotState::base`], for the draining commit.
+    pub base: Option<BlockRef>,
     /// With sub-block records: how the draining commit can record the block.
     pub record: Record,
     pub data: bool,
@@ -106,6 +116,16 @@ pub(crate) struct SlotState {
     /// The running or draining commit that the newest contents are part of. `None` if an earlier
     /// commit had the same contents.
     pub joined: Option<CommitId>,
+    /// The contents before the first change in the commit `joined`: those that all commits before
+    /// it leave. `None` if they are not known, or do not matter because the block was new. If the
+    /// commit leaves the same contents, it does not write the block (`cancelled`).
+    pub base: Option<BlockRef>,
+    /// For a test's fault: the base of an older commit.
+    #[cfg(feature = "faults")]
+    pub older_base: Option<BlockRef>,
+    /// The commit `joined` has created the block, and no commit before it has any contents of it
+    /// that could come back. If it frees the block again, nothing is left to be done.
+    pub fresh: bool,
     /// The draining commit's version, if `joined` is the commit after it.
     pub draining: Option<DrainingBlock>,
     /// Contents in the commit that is being written.
@@ -174,7 +194,10 @@ impl SlotState {
             return None;
         }
         last_touch(&mut draining.contents);
-        // The record of the later commit starts from the last contents of this one.
+        // The record and the base of the later commit start from the last contents of this one.
+        if self.base.is_some() {
+            self.base = Some(draining.contents.clone());
+        }
         if matches!(self.record, Record::On(_)) {
             self.record = Record::On(draining.contents.clone());
         }

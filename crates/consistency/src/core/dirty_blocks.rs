@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, O
 use parking_lot::{Mutex, MutexGuard};
 use xact_types::{BlockNr, CommitId, Error, Result, Site};
 
+use super::ahead::Ahead;
 use super::block::{BlockRef, BlockSource, NewData, Record, SlotState};
 use super::cache::{BlockCache, BlockMap, Slot};
+use super::cancelled::is_cancelled;
 use super::volume::Volume;
-use crate::fault::Faults;
+use crate::fault::{Fault, Faults};
 
 /// A block of a commit with the contents that it had when the commit was locked.
 pub(crate) struct FrozenBlock {
@@ -47,6 +49,8 @@ pub(crate) struct DirtyBlocks {
     /// Members of the running commit and of the one before it, which may still be draining, by the
     /// lowest bit of the commit's number.
     joined: [Mutex<Joined>; 2],
+    /// Changes that become durable before the rest of their commit.
+    pub ahead: Ahead,
     /// The draining commit, or 0; see [`crate::core::pipeline::Pipeline::draining`].
     draining: Arc<AtomicU64>,
     /// The number of freed blocks in both commits. At 0, a join need not search for one.
@@ -55,6 +59,8 @@ pub(crate) struct DirtyBlocks {
     data_slots: AtomicUsize,
     /// The most freed blocks that fit one commit.
     pub max_forgotten: AtomicUsize,
+    /// The most blocks of a commit whose contents before it are kept; see `cancelled`.
+    pub(super) most_bases: usize,
     /// Commits record the changed bytes of a block instead of a copy.
     sub_block: AtomicBool,
     pub(crate) faults: Faults,
@@ -79,15 +85,18 @@ impl DirtyBlocks {
     ) -> DirtyBlocks {
         let cache = BlockCache::new(cache_bytes, volume.block_size);
         let max_forgotten = AtomicUsize::new(max_forgotten);
+        let most_bases = cache_bytes / volume.block_size;
         DirtyBlocks {
             volume,
             source,
             cache,
             joined: Default::default(),
+            ahead: Ahead::default(),
             draining: Arc::default(),
             forgotten: AtomicUsize::new(0),
             data_slots: AtomicUsize::new(0),
             max_forgotten,
+            most_bases,
             sub_block: AtomicBool::new(false),
             faults: Faults::default(),
             #[cfg(feature = "faults")]
@@ -96,8 +105,13 @@ impl DirtyBlocks {
     }
 
     /// For a mechanism that opens the next commit while the previous one drains.
-    pub fn beside(self, draining: &Arc<AtomicU64>, faults: Faults) -> DirtyBlocks {
-        DirtyBlocks { draining: draining.clone(), faults, ..self }
+    pub fn beside(self, draining: &Arc<AtomicU64>) -> DirtyBlocks {
+        DirtyBlocks { draining: draining.clone(), ..self }
+    }
+
+    /// Leaves out rules, for tests.
+    pub fn with_faults(self, faults: Faults) -> DirtyBlocks {
+        DirtyBlocks { faults, ..self }
     }
 
     /// For tests: freed blocks read as a pattern.
@@ -184,11 +198,14 @@ impl DirtyBlocks {
         self.keep_for_draining(commit, state);
         let is_first = state.joined != Some(commit);
         let contents = state.newest.as_mut().expect("was just loaded");
-        let before = (self.sub_block() && is_first).then(|| contents.clone());
-        // If a commit holds the old contents, this copies them for the change.
+        let before = is_first.then(|| contents.clone());
+        // The old contents are kept, so the first change in a commit copies them.
         change(Arc::make_mut(contents));
         if let Some(before) = before {
-            state.record = Record::On(before);
+            if self.sub_block() {
+                state.record = Record::On(before.clone());
+            }
+            self.keep_base_of(commit, state, before);
         }
         Ok(self.join(commit, slot, state).into())
     }
@@ -220,12 +237,18 @@ impl DirtyBlocks {
         self.with(block, |slot, state| {
             check_owner(commit, block, state)?;
             self.leave_to_draining(commit, state);
+            if state.in_no_commit() {
+                let was_freed =
+                    self.forgotten.load(Relaxed) > 0 && self.joined(commit).forgotten.contains_key(&block.0);
+                state.fresh = !data && !was_freed;
+            }
             before(state);
             self.set_data(state, data);
             if self.sub_block() {
                 state.record = next_record(state, commit, record);
             }
             state.newest = Some(contents);
+            state.base = None;
             Ok(self.join(commit, slot, state))
         })
     }
@@ -266,16 +289,19 @@ impl DirtyBlocks {
         self.with(block, |_, state| {
             check_owner(commit, block, state)?;
             self.leave_to_draining(commit, state);
-            let mut joined = self.joined(commit);
-            let limit = self.max_forgotten.load(Relaxed);
-            if joined.forgotten.len() >= limit {
-                return Err(Error::TooLarge {
-                    blocks: joined.forgotten.len() as u64 + 1,
-                    limit: limit as u64,
-                });
-            }
-            if joined.forgotten.insert(block.0, ()).is_none() {
-                self.forgotten.fetch_add(1, Relaxed);
+            let is_fresh = std::mem::take(&mut state.fresh) && state.joined == Some(commit);
+            if !is_fresh {
+                let mut joined = self.joined(commit);
+                let limit = self.max_forgotten.load(Relaxed);
+                if joined.forgotten.len() >= limit {
+                    return Err(Error::TooLarge {
+                        blocks: joined.forgotten.len() as u64 + 1,
+                        limit: limit as u64,
+                    });
+                }
+                if joined.forgotten.insert(block.0, ()).is_none() {
+                    self.forgotten.fetch_add(1, Relaxed);
+                }
             }
             state.joined = None;
             // Only the block's owner could have changed it.
@@ -283,6 +309,7 @@ impl DirtyBlocks {
             // An older commit keeps its version of the block, since this commit may not become
             // durable.
             state.newest = None;
+            state.base = None;
             #[cfg(feature = "faults")]
             if self.spoils_freed {
                 state.newest = Some(vec![0xDB; self.volume.block_size].into());
@@ -345,14 +372,19 @@ impl DirtyBlocks {
     }
 
     /// Takes the contents of `commit`, which is closed and has no open handle. `last_touch` may
-    /// still change a block before its contents are fixed.
+    /// still change a block before its contents are fixed. Blocks whose changes cancel out are not
+    /// part of the result; see `cancelled`.
     pub fn freeze(&self, commit: CommitId, last_touch: impl Fn(BlockNr, &mut BlockRef)) -> Frozen {
         let joined = std::mem::take(&mut *self.joined(commit));
         self.forgotten.fetch_sub(joined.forgotten.len(), Relaxed);
         let mut blocks = Vec::with_capacity(joined.blocks.len());
+        let went_ahead = |slot: &Arc<Slot>| self.ahead.is_written(slot.block);
         for slot in joined.blocks {
             let mut state = slot.lock_any();
             if let Some(draining) = state.take_draining(commit, |contents| last_touch(slot.block, contents)) {
+                if !went_ahead(&slot) && is_cancelled(draining.base.as_ref(), &draining.contents) {
+                    continue;
+                }
                 state.committing = Some(draining.contents.clone());
                 drop(state);
                 let (contents, record, data) = (draining.contents, draining.record, draining.data);
@@ -364,9 +396,17 @@ impl DirtyBlocks {
                 continue;
             }
             state.joined = None;
+            state.fresh = false;
             let newest = state.newest.as_mut().expect("a block of a commit is in memory");
             last_touch(slot.block, newest);
             let contents = newest.clone();
+            let base = self.take_base(&mut state);
+            if !went_ahead(&slot) && is_cancelled(base.as_ref(), &contents) {
+                // One copy of the contents is enough.
+                state.newest = base;
+                state.record = Record::Copy;
+                continue;
+            }
             state.committing = Some(contents.clone());
             let (record, data) = (std::mem::take(&mut state.record), state.data);
             drop(state);
@@ -374,7 +414,9 @@ impl DirtyBlocks {
         }
         blocks.sort_unstable_by_key(|b| b.slot.block);
         let forgotten = joined.forgotten.into_keys().map(BlockNr).collect();
-        Frozen { blocks, forgotten }
+        let mut frozen = Frozen { blocks, forgotten };
+        self.ahead.end(&mut frozen, self.faults.has(Fault::RestOnOldBase));
+        frozen
     }
 }
 

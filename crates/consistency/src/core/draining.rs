@@ -48,13 +48,15 @@ impl DirtyBlocks {
             Some(joined) if joined < commit => {
                 let contents = state.newest.clone().expect("a block of a commit is in memory");
                 let record = std::mem::take(&mut state.record);
+                let (base, data) = (state.base.take(), state.data);
                 state.draining =
-                    Some(DrainingBlock { commit: joined, contents, joined: true, record, data: state.data });
+                    Some(DrainingBlock { commit: joined, contents, joined: true, base, record, data });
                 state.joined = None;
+                state.fresh = false;
             }
             None => {
                 if let Some(base) = state.newest.clone() {
-                    self.keep_base(commit, state, base.clone(), Record::On(base));
+                    self.keep_base(commit, state, base.clone(), Some(base.clone()), Record::On(base));
                 }
             }
             Some(_) => {}
@@ -62,15 +64,23 @@ impl DirtyBlocks {
     }
 
     /// Saves the contents that a draining commit would change, if it changed the block.
-    fn keep_base(&self, commit: CommitId, state: &mut SlotState, contents: BlockRef, record: Record) {
+    fn keep_base(
+        &self,
+        commit: CommitId,
+        state: &mut SlotState,
+        contents: BlockRef,
+        base: Option<BlockRef>,
+        record: Record,
+    ) {
         let draining = self.draining();
         let is_kept = state.draining.as_ref().is_some_and(|kept| kept.commit == draining);
         if draining == CommitId(0) || draining >= commit || is_kept {
             return;
         }
         let record = if self.sub_block() { record } else { Record::Copy };
+        let data = state.data;
         state.draining =
-            Some(DrainingBlock { commit: draining, contents, joined: false, record, data: state.data });
+            Some(DrainingBlock { commit: draining, contents, joined: false, base, record, data });
     }
 
     /// `commit`'s version of a block: the newest contents, unless a later commit has changed them.
@@ -91,43 +101,56 @@ impl DirtyBlocks {
         change: &mut dyn FnMut(Version, &mut [u8]),
     ) -> Result<Added> {
         self.with_changeable(commit, block, |slot, state| {
-            let mut added = Added::default();
-            if state.joined.is_none_or(|joined| joined <= commit) {
-                if !per_version || self.draining() != commit {
-                    added.own = self.change_newest(commit, slot, state, &mut |bytes| {
-                        change(Version::Newest, bytes);
-                    })?;
-                    return Ok(added);
-                }
-                // As if the later commit had changed the block before.
-                state.load(block, self.source())?;
-                let next = CommitId(commit.0 + 1);
-                self.keep_for_draining(next, state);
-                added.next += u32::from(self.join_on_newest(next, slot, state));
-            }
-            let newest = state.newest.as_mut().expect("a block of a commit is in memory");
-            let Some(draining) = state.draining.as_mut().filter(|draining| draining.commit == commit) else {
-                // A change by a later commit saves the version of the commit before, unless the
-                // block was new to it.
-                return Err(Error::corrupt(
-                    Site::Block(block),
-                    "is new to an inode, and holds what inodes share",
-                ));
-            };
-            change(Version::Newest, Arc::make_mut(newest));
-            if self.faults.has(Fault::DrainingInNewestOnly) {
-                return Ok(added);
-            }
-            change(Version::Draining, Arc::make_mut(&mut draining.contents));
-            if !std::mem::replace(&mut draining.joined, true) {
-                self.joined(commit).blocks.push(slot.clone());
-                added.own += 1;
-            }
-            Ok(added)
+            self.change_versions(commit, slot, state, per_version, change)
         })
     }
 
+    pub(super) fn change_versions(
+        &self,
+        commit: CommitId,
+        slot: &Arc<Slot>,
+        state: &mut SlotState,
+        per_version: bool,
+        change: &mut dyn FnMut(Version, &mut [u8]),
+    ) -> Result<Added> {
+        let block = slot.block;
+        let mut added = Added::default();
+        if state.joined.is_none_or(|joined| joined <= commit) {
+            if !per_version || self.draining() != commit {
+                added.own = self.change_newest(commit, slot, state, &mut |bytes| {
+                    change(Version::Newest, bytes);
+                })?;
+                return Ok(added);
+            }
+            // As if the later commit had changed the block before.
+            state.load(block, self.source())?;
+            let next = CommitId(commit.0 + 1);
+            self.keep_for_draining(next, state);
+            added.next += u32::from(self.join_on_newest(next, slot, state));
+        }
+        let newest = state.newest.as_mut().expect("a block of a commit is in memory");
+        let Some(draining) = state.draining.as_mut().filter(|draining| draining.commit == commit) else {
+            // A change by a later commit saves the version of the commit before, unless the block
+            // was new to it.
+            return Err(Error::corrupt(
+                Site::Block(block),
+                "is new to an inode, and holds what inodes share",
+            ));
+        };
+        change(Version::Newest, Arc::make_mut(newest));
+        if self.faults.has(Fault::DrainingInNewestOnly) {
+            return Ok(added);
+        }
+        change(Version::Draining, Arc::make_mut(&mut draining.contents));
+        if !std::mem::replace(&mut draining.joined, true) {
+            self.joined(commit).blocks.push(slot.clone());
+            added.own += 1;
+        }
+        Ok(added)
+    }
+
     fn join_on_newest(&self, commit: CommitId, slot: &Arc<Slot>, state: &mut SlotState) -> bool {
+        state.base = state.newest.clone();
         if self.sub_block() {
             state.record = state.newest.clone().map(Record::On).unwrap_or_default();
         }
@@ -139,7 +162,7 @@ impl DirtyBlocks {
     pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
         self.put(commit, block, contents.clone(), Record::OnZeros, false, |state| {
             if state.joined.is_none() {
-                self.keep_base(commit, state, contents, Record::OnZeros);
+                self.keep_base(commit, state, contents, None, Record::OnZeros);
             }
         })
     }

@@ -2,8 +2,11 @@
 //!
 //! Nothing here depends on the mechanism.
 
+pub(crate) mod ahead;
 pub(crate) mod block;
 pub(crate) mod cache;
+mod cancelled;
+pub(crate) mod deferred_data;
 pub(crate) mod dirty_blocks;
 pub(crate) mod draining;
 pub(crate) mod leader;
@@ -19,11 +22,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use xact_types::{Error, Result};
+use xact_types::{Error, Result, Steps};
 
 use crate::fault::Faults;
 use crate::mechanism::EngineStats;
 use crate::options::EngineOptions;
+use deferred_data::DeferredData;
 use dirty_blocks::DirtyBlocks;
 use pipeline::Pipeline;
 use volume::Volume;
@@ -33,9 +37,12 @@ pub(crate) struct Core {
     pub volume: Arc<Volume>,
     pub pipeline: Arc<Pipeline>,
     pub blocks: DirtyBlocks,
+    /// File data that goes to its place with a commit.
+    pub deferred: DeferredData,
     pub read_only: bool,
     /// The age at which a commit is written without a request.
     pub commit_interval: Duration,
+    pub steps: Steps,
     pub faults: Faults,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -50,11 +57,13 @@ impl Core {
         Arc::new(Core {
             read_only: options.read_only || volume.device_is_read_only(),
             commit_interval: options.commit_interval,
+            steps: options.steps,
             faults: options.faults(),
             threads: Mutex::default(),
             volume,
             pipeline,
             blocks,
+            deferred: DeferredData::default(),
         })
     }
 

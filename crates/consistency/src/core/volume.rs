@@ -218,12 +218,17 @@ impl Volume {
     /// Writes blocks that are sorted by number, each at most once, with one device write for each
     /// run.
     pub fn write_sorted<T: AsRef<[u8]>>(&self, blocks: &[(BlockNr, T)]) -> Result<()> {
+        self.write_sorted_for(blocks, WriteHint::Buffered)
+    }
+
+    /// As `write_sorted`, with a hint about the writes that follow.
+    pub fn write_sorted_for<T: AsRef<[u8]>>(&self, blocks: &[(BlockNr, T)], hint: WriteHint) -> Result<()> {
         let mut rest = blocks;
         while let [(start, _), ..] = rest {
             let in_run = |i: usize| i < MAX_RUN_BLOCKS && rest[i].0.0 == start.0 + i as u64;
             let len = (1..rest.len()).find(|&i| !in_run(i)).unwrap_or(rest.len());
             let bufs: Vec<IoSlice<'_>> = rest[..len].iter().map(|(_, b)| IoSlice::new(b.as_ref())).collect();
-            self.write(*start, &bufs)?;
+            self.write_for(*start, &bufs, hint)?;
             rest = &rest[len..];
         }
         Ok(())

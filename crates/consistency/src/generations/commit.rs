@@ -50,9 +50,6 @@ enum WritebackHome {
     All,
 }
 
-/// Blocks that a commit without other changes writes home. They are in memory until then.
-const ALL_HOME_BLOCKS: usize = 1024;
-
 /// Moved blocks that a commit examines for each block that it writes home.
 const HOME_EFFORT: usize = 8;
 
@@ -93,10 +90,13 @@ impl Generations {
         let creates =
             matches!(&kind, CommitKind::Snapshots(ListChange { change: Change::Create { .. }, .. }));
         let gate = creates.then(|| self.redirect.gate.write());
-        let frozen = self.core.blocks.freeze(commit, |_, _| {});
+        let mut frozen = self.core.blocks.freeze(commit, |_, _| {});
+        let deferred = self.core.deferred.begin(commit, self.core.faults);
         if stops {
             self.core.pipeline.switch();
         }
+        deferred.write(&self.core.volume)?;
+        self.drop_unknown(&mut frozen)?;
         let mut state = self.state.lock();
         let nothing = match kind {
             CommitKind::Log => frozen.is_empty(),
@@ -125,6 +125,19 @@ impl Generations {
         }
         drop(state);
         self.core.pipeline.finish(commit);
+        Ok(())
+    }
+
+    /// Drops the freed blocks that neither the map nor the log has: they were new in this commit,
+    /// or are at home. Nothing would be read there.
+    fn drop_unknown(&self, frozen: &mut Frozen) -> Result<()> {
+        let mut known = Vec::new();
+        for &block in &frozen.forgotten {
+            if self.published.has_moved(block)? {
+                known.push(block);
+            }
+        }
+        frozen.forgotten = known;
         Ok(())
     }
 
@@ -171,7 +184,7 @@ impl Generations {
             let (count, effort) = match homeward {
                 WritebackHome::AsDue => (home_blocks(changes.len()), HOME_EFFORT),
                 WritebackHome::Thorough => (home_blocks(changes.len()), usize::MAX),
-                WritebackHome::All => (ALL_HOME_BLOCKS, usize::MAX),
+                WritebackHome::All => (self.core.steps.home_blocks, usize::MAX),
             };
             let found = self.find_homebound(state, &draft.map, count, effort)?;
             self.bring_home(found, &mut draft)?;

@@ -7,13 +7,13 @@
 //!  '----------------------'         '---------'---------'---------'-------------------------'
 //!                                        ^---------'^--------' each has its predecessor's checksum
 //! ```
-//! A commit with waiting callers goes to the area as one record, in one write. For each block that
-//! it changes the record has the bytes that differ, if they are few, or else the block; it also
-//! lists the freed blocks. The map, the pool and the root stay unchanged. In memory `published_map`
-//! keeps the contents, and all readers take them from there, until the next generation writes them
-//! along with its own changes. The first record names the checksum of the root that it continues.
-//! The next generation's root has another checksum, so the log is empty from the moment that this
-//! root counts.
+//! A commit with waiting callers goes to the area as one record, in one write. So do the changes of
+//! an fsync that goes `ahead` of its commit. For each block that it changes the record has the
+//! bytes that differ, if they are few, or else the block; it also lists the freed blocks. The map,
+//! the pool and the root stay unchanged. In memory `published_map` keeps the contents, and all
+//! readers take them from there, until the next generation writes them along with its own changes.
+//! The first record names the checksum of the root that it continues. The next generation's root
+//! has another checksum, so the log is empty from the moment that this root counts.
 //!
 //! Invariants:
 //! 1. A record is written only when the record before it is durable. An engine writes records only

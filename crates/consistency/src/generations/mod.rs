@@ -27,7 +27,8 @@
 //!    freed be reused: pool blocks (by the next commit), and blocks of files (`on_durable`).
 //!
 //! An `fsync` needs none of these steps: it writes a record of the changes to a log that continues
-//! the generation on disk (`log`), and the next generation includes them.
+//! the generation on disk (`log`), and the next generation includes them. If only the data of the
+//! file is new, the record has no changes of other files (`ahead`).
 //!
 //! Invariants, which are the crash argument:
 //! 1. No block that the durable generation or a snapshot refers to is ever written. A write goes to
@@ -58,6 +59,7 @@
 //! shard, a slot, `published_map`.
 
 mod admission;
+mod ahead;
 mod commit;
 mod convert;
 mod export;
@@ -95,7 +97,7 @@ use crate::core::superblock_io::{self, Health};
 use crate::core::volume::Volume;
 use crate::fault::Fault;
 use crate::mechanism::{
-    DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, SpaceReservation,
+    CommitsAhead, DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, SpaceReservation,
 };
 use crate::options::{EngineOptions, Fsync};
 use crate::snapshots::Snapshots;
@@ -107,7 +109,7 @@ pub use format::{default_pool_bytes, format as format_generations, min_pool_byte
 use log::Log;
 use map::{Map, MapReader};
 use pool::Pool;
-use published_map::PublishedMap;
+use published_map::{Logged, PublishedMap};
 use redirect::Redirect;
 use root::{Roots, read_roots};
 pub use salvage::{BlockDamage, DamagedBlocks, Salvage};
@@ -125,8 +127,10 @@ pub(crate) struct Generations {
     redirect: Redirect,
     /// Held while a snapshot of chosen paths is made.
     pruning: Mutex<()>,
-    /// See [`Fsync`].
+    /// See [`Fsync`]: fsyncs go to the log.
     logs: AtomicBool,
+    /// They go there ahead of other changes.
+    goes_ahead: AtomicBool,
     /// The most blocks in the log.
     most_logged: usize,
     /// See [`EngineOptions::ordered_data`].
@@ -157,6 +161,10 @@ struct State {
     has_torn_root: bool,
 }
 
+/// The answer to what only a volume with generations can do.
+const NO_GENERATIONS: &str =
+    "the volume has no generations, and so no snapshots ('xact convert --to generations' changes that)";
+
 impl Generations {
     /// Opens a generations volume: reads the two root slots and continues from the newer whole one.
     ///
@@ -170,7 +178,7 @@ impl Generations {
         let is_sound = home.health != Health::Unsound;
         let mut superblock = home.superblock;
         if !superblock_io::has_generations(&superblock) {
-            return Err(Error::Usage("the volume has no generations".into()));
+            return Err(Error::Usage(NO_GENERATIONS.into()));
         }
         let faults = options.faults();
         let shape = shape_of(&superblock, &*device);
@@ -187,7 +195,10 @@ impl Generations {
             return Err(Error::corrupt(Site::Root, "the map's levels do not fit the volume"));
         }
         let map = Map::new(root.map_levels, root.map);
-        let logged = log::read(&reader, &root, &map, faults)?;
+        let logged = match options.no_recovery {
+            true => Logged::default(),
+            false => log::read(&reader, &root, &map, faults)?,
+        };
         if !is_sound {
             let seen = export::GenerationReader { reader: &reader, map: &map, logged: Some(&logged) };
             superblock = export::superblock(&seen, shape.block_size as usize)?;
@@ -207,7 +218,8 @@ impl Generations {
         let credits = commit::max_credits(&reader);
         let pipeline = Pipeline::new(volume.clone(), credits, credits);
         let blocks = DirtyBlocks::new(volume.clone(), published.clone(), options.cache_bytes, usize::MAX)
-            .beside(pipeline.draining(), faults);
+            .beside(pipeline.draining())
+            .with_faults(faults);
         let core = Core::new(volume, pipeline, blocks, options);
         let generations = Generations {
             core: core.clone(),
@@ -218,6 +230,7 @@ impl Generations {
             redirect,
             pruning: Mutex::default(),
             logs: AtomicBool::new(false),
+            goes_ahead: AtomicBool::new(false),
             most_logged: log::most_blocks(&reader, credits),
             ordered_data: AtomicBool::new(options.ordered_data),
             enough: options.dirty_blocks.unwrap_or(credits / 2).max(1).into(),
@@ -262,8 +275,10 @@ fn shape_of(superblock: &Superblock, device: &dyn BlockDevice) -> PoolShape {
 
 impl Generations {
     fn choose_log(&self, fsync: Fsync) {
-        self.logs.store(fsync == Fsync::Log, SeqCst);
-        self.core.blocks.set_sub_block_records(fsync == Fsync::Log);
+        let logs = fsync != Fsync::Generation;
+        self.logs.store(logs, SeqCst);
+        self.goes_ahead.store(fsync == Fsync::File, SeqCst);
+        self.core.blocks.set_sub_block_records(logs);
     }
 
     /// The blocks in the log count among the dirty blocks of the next generation.
@@ -278,6 +293,10 @@ impl Generations {
 
     fn uses_log(&self) -> bool {
         self.logs.load(SeqCst)
+    }
+
+    fn goes_ahead(&self) -> bool {
+        self.goes_ahead.load(SeqCst)
     }
 
     /// Makes a commit durable, as a generation or by the log.
@@ -330,6 +349,10 @@ impl Mechanism for Generations {
         self.core.volume.write(start, bufs)
     }
 
+    fn may_defer(&self, start: BlockNr, blocks: u64) -> Result<bool> {
+        self.all_at_home(start, blocks)
+    }
+
     fn flush_data(&self) -> Result<()> {
         let moved = self.redirect.newest();
         if moved > self.core.pipeline.durable() {
@@ -363,6 +386,10 @@ impl Mechanism for Generations {
     }
 
     fn data_log(&self) -> Option<&dyn DataLog> {
+        Some(self)
+    }
+
+    fn ahead(&self) -> Option<&dyn CommitsAhead> {
         Some(self)
     }
 

@@ -38,9 +38,6 @@ use crate::core::dirty_blocks::Frozen;
 use crate::fault::Fault;
 use crate::mechanism::{DataWrite, Mechanism, ReserveClass};
 
-/// Blocks that one handle takes.
-const HANDLE_BLOCKS: usize = 64;
-
 #[derive(Default)]
 pub(super) struct Redirect {
     /// There are snapshots, or data was moved for an earlier one: blocks must be looked up in the
@@ -108,6 +105,19 @@ impl Generations {
         self.redirect.active.load(SeqCst) || self.has_copy(start, blocks)
     }
 
+    /// Whether data of these blocks, which are free, would be written to their own places.
+    pub(super) fn all_at_home(&self, start: BlockNr, blocks: u64) -> Result<bool> {
+        if !self.is_looked_up(start, blocks) {
+            return Ok(true);
+        }
+        for at in 0..blocks {
+            if self.must_move(start.offset(at))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     pub(super) fn write_redirected(
         &self,
         start: BlockNr,
@@ -145,7 +155,7 @@ impl Generations {
             }
         }
         // Not under the gate: a handle may have to wait for the commit that holds it.
-        moved.chunks(HANDLE_BLOCKS).try_for_each(|part| self.move_data(part, write.class))
+        moved.chunks(self.core.steps.moved_blocks).try_for_each(|part| self.move_data(part, write.class))
     }
 
     fn move_data(&self, blocks: &[(BlockNr, BlockRef)], class: ReserveClass) -> Result<()> {

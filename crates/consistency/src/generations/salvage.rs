@@ -97,7 +97,7 @@ impl Salvage {
     pub fn open(device: Arc<dyn BlockDevice>, snapshot: Option<&str>) -> Result<Salvage> {
         let home = superblock_io::read(&*device)?.superblock;
         if !superblock_io::has_generations(&home) {
-            return Err(Error::Usage("the volume has no generations".into()));
+            return Err(Error::Usage(super::NO_GENERATIONS.into()));
         }
         let shape = shape_of(&home, &*device);
         let roots = read_roots(&*device, &shape, home.uuid(), Faults::default());

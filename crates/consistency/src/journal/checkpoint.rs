@@ -11,9 +11,6 @@ use crate::core::dirty_blocks::DirtyBlocks;
 use crate::fault::Fault;
 use crate::journal::Journal;
 
-/// Blocks written home between two checks for blocks that were freed in between.
-const CHUNK_BLOCKS: usize = 512;
-
 impl Journal {
     /// Writes the oldest transactions home until no more than `target` blocks of the log are in
     /// use. Skips blocks that a later durable commit has whole, since its copy stays in the log,
@@ -24,7 +21,7 @@ impl Journal {
         if passed == 0 {
             return Ok(());
         }
-        for chunk in homeward.chunks(CHUNK_BLOCKS) {
+        for chunk in homeward.chunks(self.core.steps.checkpoint_blocks) {
             self.write_home(chunk, last)?;
         }
         // Durable by this flush: the blocks at home. Without it the tail could pass the only copies

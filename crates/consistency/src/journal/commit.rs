@@ -129,7 +129,9 @@ impl Journal {
             block.record = Record::Copy;
         }
         let revokes = self.note_logged(commit, &frozen);
+        let deferred = self.core.deferred.begin(commit, self.core.faults);
         self.core.pipeline.switch();
+        deferred.write(&self.core.volume)?;
         if frozen.is_empty() {
             // Nothing to log, but data that was written before must become durable all the same.
             self.core.volume.flush()?;

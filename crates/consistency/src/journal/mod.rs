@@ -193,7 +193,8 @@ impl Journal {
         let volume = Arc::new(volume);
         let pipeline = Pipeline::new(volume.clone(), limits.credits, limits.alone);
         let blocks = DirtyBlocks::new(volume.clone(), volume.clone(), options.cache_bytes, limits.forgotten)
-            .with_sub_block_records(options.log_records == LogRecords::SubBlock);
+            .with_sub_block_records(options.log_records == LogRecords::SubBlock)
+            .with_faults(options.faults());
         let core = Core::new(volume, pipeline, blocks, options);
         let journal = Journal {
             core: core.clone(),

@@ -85,35 +85,24 @@ pub struct RecoveryReport {
 /// Brings a volume with a journal into the state after its last complete transaction. Does nothing
 /// on a volume without a journal, and on one that was unmounted cleanly.
 ///
-/// If the device is read-only, or is to be read only, a log that needs replaying is an error.
+/// Writes to the device whenever it can, also for an engine that is read-only, as the kernel does
+/// for a read-only mount. On a read-only device, a log that needs replaying is an error. Does
+/// nothing with [`EngineOptions::no_recovery`].
 pub fn recover(device: &Arc<dyn BlockDevice>, options: &EngineOptions) -> Result<RecoveryReport> {
-    let home = superblock_io::read(&**device)?;
-    if superblock_io::has_generations(&home.superblock) {
-        // A journal of such a volume is empty until the volume is converted back.
+    let Some(mut recovery) = Recovery::read(device, options)? else {
         return Ok(RecoveryReport::default());
-    }
-    if !superblock_io::has_journal(&home.superblock)? {
-        return match home.health {
-            Health::Unsound => Err(Error::corrupt(Site::Superblock, "checksum does not match")),
-            _ => Ok(RecoveryReport::default()),
-        };
-    }
-    let superblock = home.superblock;
-    let volume = Volume::new(device.clone(), superblock.block_size() as usize, superblock.blocks_count())?;
-    let layout = JournalLayout::locate(&volume, &superblock)?;
-    let head = JournalHead::read(&volume, &layout)?;
-    let mut recovery = Recovery {
-        place: SuperblockPlace::of(&superblock),
-        volume,
-        superblock,
-        health: home.health,
-        layout,
-        head,
-        options,
-        report: RecoveryReport::default(),
     };
     recovery.run()?;
     Ok(recovery.report)
+}
+
+/// Whether [`recover`] must write before the volume can be read. Writes nothing.
+///
+/// Errors: `Unsupported` for features that xact does not know; else as [`recover`].
+pub fn needs_replay(device: &Arc<dyn BlockDevice>) -> Result<bool> {
+    superblock_io::read(&**device)?.superblock.support()?;
+    let options = EngineOptions::default();
+    Ok(Recovery::read(device, &options)?.is_some_and(|recovery| recovery.is_needed()))
 }
 
 struct Recovery<'a> {
@@ -128,9 +117,54 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
+    /// Reads what decides whether there is anything to do; `None` on a volume without a journal.
+    fn read<'a>(device: &Arc<dyn BlockDevice>, options: &'a EngineOptions) -> Result<Option<Recovery<'a>>> {
+        let home = superblock_io::read(&**device)?;
+        if superblock_io::has_generations(&home.superblock) {
+            // A journal of such a volume is empty until the volume is converted back.
+            return Ok(None);
+        }
+        if options.no_recovery || !superblock_io::has_journal(&home.superblock)? {
+            return match home.health {
+                Health::Unsound => Err(Error::corrupt(Site::Superblock, "checksum does not match")),
+                _ => Ok(None),
+            };
+        }
+        let superblock = home.superblock;
+        let volume =
+            Volume::new(device.clone(), superblock.block_size() as usize, superblock.blocks_count())?;
+        let layout = JournalLayout::locate(&volume, &superblock)?;
+        let head = JournalHead::read(&volume, &layout)?;
+        Ok(Some(Recovery {
+            place: SuperblockPlace::of(&superblock),
+            volume,
+            superblock,
+            health: home.health,
+            layout,
+            head,
+            options,
+            report: RecoveryReport::default(),
+        }))
+    }
+
+    fn is_live(&self) -> bool {
+        self.head.fields.start != 0
+    }
+
+    /// Whether the log counts. That of a volume whose flag is clear is obsolete, as for the kernel:
+    /// the volume was declared clean, or changed by a program that knows no journals.
+    fn counts(&self) -> bool {
+        self.superblock.has_incompat(incompat::RECOVER) || self.health != Health::Sound
+    }
+
+    /// Whether the volume cannot be read before the log is replayed, or its superblock repaired.
+    fn is_needed(&self) -> bool {
+        self.is_live() && self.counts() || self.health != Health::Sound
+    }
+
     fn run(&mut self) -> Result<()> {
         self.report.errno = self.head.fields.errno;
-        let live = self.head.fields.start != 0;
+        let live = self.is_live();
         if self.health == Health::Unsound && !live {
             return Err(Error::corrupt(Site::Superblock, "checksum does not match"));
         }
@@ -139,18 +173,19 @@ impl Recovery<'_> {
         if !dirty {
             return Ok(());
         }
-        if self.volume.device_is_read_only() {
-            if !live && self.health == Health::Sound {
-                return Ok(());
-            }
+        let is_read_only = self.volume.device_is_read_only();
+        if (is_read_only || self.options.read_only) && !self.is_needed() {
+            return Ok(());
+        }
+        if is_read_only {
             return Err(Error::Usage(
-                "the log of this volume must be replayed, which its read-only device does not allow".into(),
+                "the log of this volume must be replayed, which its read-only device does not allow \
+                 (ro,noload reads it without the log)"
+                    .into(),
             ));
         }
         if live {
-            // The log of a volume whose flag is clear is obsolete, as for the kernel: the volume
-            // was declared clean, or changed by a program that knows no journals.
-            self.replay(flagged || self.health != Health::Sound)?;
+            self.replay(self.counts())?;
         }
         self.finish()
     }
@@ -172,7 +207,7 @@ impl Recovery<'_> {
             report.replayed = true;
             let revokes = revoke::collect(&mut reader, &format, &scan.transactions)?;
             report.revoke_records = revokes.records;
-            replay::Replay::new(&mut reader, &format, &scan.transactions, &revokes, self.options.faults())
+            replay::Replay::new(&mut reader, &format, &scan.transactions, &revokes, self.options)
                 .run(&mut self.report)?;
         }
         let fields = &mut self.head.fields;

@@ -11,15 +11,15 @@ use super::revoke::Revokes;
 use super::scan::Transaction;
 use crate::core::cache::BlockMap;
 use crate::fault::{Fault, Faults};
-
-/// Bytes of copies that are sorted and written together.
-const BATCH_BYTES: usize = 16 << 20;
+use crate::options::EngineOptions;
 
 pub(super) struct Replay<'a, 'b> {
     reader: &'a mut LogReader<'b>,
     format: &'a LogFormat,
     transactions: &'a [Transaction],
     revokes: &'a Revokes,
+    /// Bytes of copies that are sorted and written together.
+    batch_bytes: usize,
     faults: Faults,
     /// The sources of each block's newest contents.
     newest: BlockMap<Newest>,
@@ -49,9 +49,10 @@ impl<'a, 'b> Replay<'a, 'b> {
         format: &'a LogFormat,
         transactions: &'a [Transaction],
         revokes: &'a Revokes,
-        faults: Faults,
+        options: &EngineOptions,
     ) -> Replay<'a, 'b> {
-        Replay { reader, format, transactions, revokes, faults, newest: BlockMap::default() }
+        let (batch_bytes, faults) = (options.steps.replay_bytes, options.faults());
+        Replay { reader, format, transactions, revokes, batch_bytes, faults, newest: BlockMap::default() }
     }
 
     pub fn run(&mut self, report: &mut RecoveryReport) -> Result<()> {
@@ -138,7 +139,7 @@ impl<'a, 'b> Replay<'a, 'b> {
     /// In the order of the log, so that it is read sequentially.
     fn write(&mut self) -> Result<()> {
         let mut batch: Vec<(BlockNr, Vec<u8>)> = Vec::new();
-        let most = (BATCH_BYTES / self.format.block_size).max(1);
+        let most = (self.batch_bytes / self.format.block_size).max(1);
         let mut blocks: Vec<(u64, Newest)> = std::mem::take(&mut self.newest).into_iter().collect();
         blocks.sort_unstable_by_key(|(block, newest)| (newest.copy, *block));
         for (block, newest) in blocks {

@@ -84,7 +84,9 @@ impl Unjournaled {
                 Flags { clean: Some(false), ..Flags::default() }.apply(self.superblock_place.within(bytes));
             }
         });
+        let deferred = self.core.deferred.begin(commit, self.core.faults);
         self.core.pipeline.switch();
+        deferred.write(&self.core.volume)?;
         if !frozen.is_empty() {
             self.mark_in_use()?;
         }

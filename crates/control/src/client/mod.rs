@@ -19,7 +19,9 @@ use std::os::fd::AsRawFd;
 pub use channel::{Channel, CommitError, TxChange};
 pub use savepoint::SavepointHandle;
 pub use snapshots::{SnapshotEntry, WithReason, create_snapshot, delete_snapshot, list_snapshots};
-pub use volume::{counters, latencies, modes, mount_info, outcome_socket, pool, sync, users, version};
+pub use volume::{
+    counters, file_mode, files, latencies, modes, mount_info, outcome_socket, pool, sync, users, version,
+};
 
 fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
     // SAFETY: the command's number gives the number of bytes that the kernel copies, and `argument`

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -68,6 +69,20 @@ pub fn users(mount: &Path) -> io::Result<(Vec<abi::UserUse>, abi::UserUse)> {
     }
 }
 
+/// Files by their written blocks, and all others together; `EPERM`: the caller is neither root nor
+/// has mounted the volume at `mount`.
+pub fn files(mount: &Path) -> io::Result<(Vec<abi::FileUse>, abi::FileUse)> {
+    let file = File::open(mount)?;
+    let (mut all, mut files) = (Vec::new(), Box::new(abi::FileUses::new_zeroed()));
+    loop {
+        ioctl(&file, abi::IOC_FILES, files.as_mut_bytes())?;
+        all.extend_from_slice(&files.files[..(files.len as usize).min(abi::FILES_MAX)]);
+        if files.done != 0 {
+            return Ok((all, files.others));
+        }
+    }
+}
+
 /// The durations of syncs and commits on the volume at `mount`.
 pub fn latencies(mount: &Path) -> io::Result<abi::Latencies> {
     let mut latencies = abi::Latencies::new_zeroed();
@@ -80,6 +95,16 @@ pub fn latencies(mount: &Path) -> io::Result<abi::Latencies> {
 pub fn modes(mount: &Path, request: &mut abi::Modes) -> Result<(), (io::Error, String)> {
     let file = File::open(mount).map_err(|e| (e, String::new()))?;
     ioctl(&file, abi::IOC_MODES, request.as_mut_bytes())
+        .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
+}
+
+/// A call about the data mode of one file (`XACT_IOC_FILE_MODE`). An error comes with its reason,
+/// if the daemon gave one.
+pub fn file_mode(path: &Path, request: &mut abi::FileMode) -> Result<(), (io::Error, String)> {
+    // A FIFO would block.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(|e| (e, String::new()))?;
+    ioctl(&file, abi::IOC_FILE_MODE, request.as_mut_bytes())
         .map_err(|e| with_reason(e, &request.errmsg, request.errmsg_len))
 }
 

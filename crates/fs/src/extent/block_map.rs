@@ -42,6 +42,17 @@ pub(super) fn blocks_max(per_array: u64) -> u64 {
     DIRECT + per_array + per_array.pow(2) + per_array.pow(3)
 }
 
+/// Number of arrays that map the first `blocks` blocks of a file without holes.
+pub(super) fn arrays_of(blocks: u64, per_array: u64) -> u64 {
+    let (mut rest, mut arrays) = (blocks.saturating_sub(DIRECT), 0);
+    for levels in 1..=MAX_LEVELS as u32 {
+        let mapped = rest.min(per_array.pow(levels));
+        arrays += (1..=levels).map(|level| mapped.div_ceil(per_array.pow(level))).sum::<u64>();
+        rest -= mapped;
+    }
+    arrays
+}
+
 /// The path to a file block: a slot in `i_block`, then slots in the arrays below it.
 struct Route {
     slots: [usize; MAX_LEVELS + 1],

@@ -311,9 +311,15 @@ impl<'a> Extents<'a> {
 /// Number of leaves that are read before one step of a removal.
 const READ_AHEAD_LEAVES: usize = 8;
 
-/// Maximum blocks of a file without extents.
-pub fn mapped_blocks_max(block_size: u32) -> u64 {
-    block_map::blocks_max(u64::from(block_size / 4))
+/// Maximum blocks of a file without extents, if it may have no more than `all` blocks with its
+/// arrays (`ext4_max_bitmap_size`).
+pub fn mapped_blocks_max(block_size: u32, all: u64) -> u64 {
+    let per_array = u64::from(block_size / 4);
+    let blocks = block_map::blocks_max(per_array);
+    if blocks + block_map::arrays_of(blocks, per_array) <= all {
+        return blocks;
+    }
+    all - block_map::arrays_of(all, per_array)
 }
 
 /// Whether the inode's `i_block` is the root of an extent tree.

@@ -11,6 +11,7 @@ use xact_types::{Errno, Error, FileBlock, Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::inode_ops::{AttrChange, InodeOps, NewInode};
+use crate::journal_modes::DataMode;
 
 /// One inode. Blocks missing in `blocks` are holes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -397,6 +398,10 @@ impl InodeOps for MemTree {
     }
 
     fn has_projects(&self) -> bool {
+        true
+    }
+
+    fn takes_file_mode(&self, _mode: DataMode) -> bool {
         true
     }
 

@@ -76,7 +76,12 @@ const XATTRS: [&str; 2] = ["user.x", "user.y"];
 impl Op {
     pub fn random(rng: &mut Rng) -> Op {
         let path = rng.path();
-        let how = WriteHow { append: rng.below(3) == 0, kill_suidgid: rng.below(2) == 0, by: Caller::ROOT };
+        let how = WriteHow {
+            append: rng.below(3) == 0,
+            kill_suidgid: rng.below(2) == 0,
+            by: Caller::ROOT,
+            is_part: false,
+        };
         match rng.below(30) {
             0 | 1 => Op::Stat(path),
             2 => Op::List(path),

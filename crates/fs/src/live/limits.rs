@@ -6,6 +6,7 @@ use xact_types::Ino;
 
 use super::LiveFs;
 use crate::extent;
+use crate::journal_modes::DataMode;
 use crate::versioned_fs::limits::InodeLimits;
 
 /// Maximum link count of a file, and of a folder before its count overflows (`EXT4_LINK_MAX`).
@@ -32,16 +33,17 @@ impl InodeLimits for LiveFs {
             // Without feature words, the format cannot announce larger files.
             return i32::MAX as u64;
         }
-        let mut blocks = u64::from(u32::MAX);
-        if flags & flag::EXTENTS == 0 {
-            blocks = blocks.min(extent::mapped_blocks_max(self.sb.block_size()));
-        }
-        if !self.sb.has_ro_compat(ro_compat::HUGE_FILE) {
-            // `i_blocks` counts sectors in 32 bits, including those of arrays or nodes.
-            let all = u64::from(u32::MAX) / (self.block_bytes() / 512);
-            blocks = blocks.min(all - all / 256);
-        }
-        blocks * self.block_bytes()
+        // `i_blocks` counts sectors, including those of arrays or nodes, in 32 bits without the
+        // feature.
+        let is_huge = self.sb.has_ro_compat(ro_compat::HUGE_FILE);
+        let sectors = if is_huge { (1 << 48) - 1 } else { u64::from(u32::MAX) };
+        let all = sectors / (self.block_bytes() / 512);
+        let blocks = match flags & flag::EXTENTS {
+            0 => extent::mapped_blocks_max(self.sb.block_size(), all),
+            // The kernel leaves no room for nodes, and fails later.
+            _ => all - all / 256,
+        };
+        blocks.min(u64::from(u32::MAX)) * self.block_bytes()
     }
 
     /// See [`crate::InodeOps::has_extents`].
@@ -52,6 +54,11 @@ impl InodeLimits for LiveFs {
     /// See [`crate::InodeOps::has_projects`].
     fn has_projects(&self) -> bool {
         self.sb.has_ro_compat(ro_compat::PROJECT) && self.sb.inode_size() > 128
+    }
+
+    /// See [`crate::InodeOps::takes_file_mode`].
+    fn takes_file_mode(&self, mode: DataMode) -> bool {
+        mode.works_with(self.engine.data_in_log())
     }
 
     /// See [`crate::InodeOps::link_max`].

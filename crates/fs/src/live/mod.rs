@@ -31,11 +31,11 @@ mod view;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use xact_consistency::{Engine, Handle, ReserveClass};
 use xact_layout::superblock::Superblock;
-use xact_types::{Error, Ino, Result, Site};
+use xact_types::{Error, Ino, Result, Site, Timestamp};
 
 use crate::alloc::Allocator;
 use crate::fixed_blocks::open_allocator;
@@ -51,6 +51,7 @@ use mvcc::Mvcc;
 use space::Space;
 
 pub use commit::staging::StagedBlocks;
+pub use data::writeback::file_writes::WrittenBlocks;
 pub use health::OnError;
 pub use inode::access_time::{AccessOptions, AccessTimes};
 pub use maintenance::Shutdown;
@@ -76,6 +77,14 @@ pub struct LiveFs {
     mvcc: Mvcc,
     options: LiveOptions,
     space: Space,
+    /// The generation of the next new inode; see [`Self::next_generation`].
+    generation: AtomicU32,
+}
+
+/// The start of the sequence of generations: a point that the time spreads over all of them.
+fn first_generation() -> u32 {
+    let now = Timestamp::now();
+    (now.secs as u32).wrapping_mul(0x9e37_79b1) ^ now.nanos.wrapping_mul(0x85eb_ca6b)
 }
 
 impl LiveFs {
@@ -97,7 +106,7 @@ impl LiveFs {
             page_cache: PageCache::new(options.data_cache_bytes, u64::from(sb.block_size())),
             modes: options.modes,
             mode_options: options.mode_options,
-            writeback: Writeback::new(engine.clone()),
+            writeback: Writeback::new(engine.clone(), options.steps.next_part),
             health: Health::new(engine.clone(), sb.clone(), options.on_error),
             engine,
             sb,
@@ -108,6 +117,7 @@ impl LiveFs {
             mvcc: Mvcc::new(options.versions_bytes),
             options,
             space: Space::default(),
+            generation: AtomicU32::new(first_generation()),
         });
         let root = fs.cached_inode(Ino::ROOT)?;
         if !root.state.read().inode.is_directory() {

@@ -1,6 +1,7 @@
 //! Options of an open volume.
 
 use xact_consistency::Faults;
+use xact_types::Steps;
 use xact_types::settings::Id;
 
 use super::health::OnError;
@@ -37,9 +38,8 @@ pub struct LiveOptions {
     /// A thread writes dirty data back by age. Without it data stays in memory until a sync or
     /// until memory is short: for crash tests, which need every write at a known point.
     pub flusher: bool,
-    /// Maximum pages of one inode that are written back together; a writer of the file may have to
-    /// wait for all of them. Tests lower it, so that small files take several batches.
-    pub batch_pages: usize,
+    /// The sizes of steps; crash tests lower them.
+    pub steps: Steps,
     pub modes: Modes,
     /// The modes that the caller asked for; the others are the volume's own or defaults.
     pub mode_options: ModeChoice,
@@ -63,7 +63,7 @@ impl Default for LiveOptions {
             version_space_percent: Id::VersionSpace.setting().default_number() as u8,
             tx_space_percent: Id::TxSpace.setting().default_number() as u8,
             flusher: true,
-            batch_pages: 2048,
+            steps: Steps::default(),
             modes: Modes::default(),
             mode_options: ModeChoice::default(),
             faults: Faults::default(),

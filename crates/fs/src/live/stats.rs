@@ -1,8 +1,9 @@
 //! Statistics of a live volume.
 
-use xact_types::LatencySnapshot;
+use xact_types::{Ino, LatencySnapshot};
 
 use super::LiveFs;
+use super::data::writeback::file_writes::WrittenBlocks;
 
 impl LiveFs {
     /// Memory used by old versions for open views in bytes, approximately.
@@ -11,8 +12,15 @@ impl LiveFs {
     }
 
     /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).
-    pub fn written_blocks(&self) -> (u64, u64) {
-        self.writeback.written_blocks()
+    pub fn written_blocks(&self) -> WrittenBlocks {
+        let (files, mut sum) = self.file_writes();
+        files.iter().for_each(|(_, blocks)| sum.add(*blocks));
+        sum
+    }
+
+    /// The same by file, in the order of inode numbers, and of deleted and other files together.
+    pub fn file_writes(&self) -> (Vec<(Ino, WrittenBlocks)>, WrittenBlocks) {
+        self.writeback.files.all()
     }
 
     /// Number of errors that the superblock notes.

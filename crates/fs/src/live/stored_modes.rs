@@ -1,11 +1,14 @@
 //! The modes of an open volume, and those stored on it for the next opening.
 
 use xact_consistency::{DataInLog, Handle};
+use xact_layout::inode::flag;
 use xact_layout::mode_record::ModeRecord;
-use xact_types::{Error, Result};
+use xact_types::{Errno, Error, Ino, Result};
 
 use super::LiveFs;
-use crate::journal_modes::{ModeChoice, Modes, check, store, stored};
+use crate::api::View;
+use crate::file_mode::FILE_MODE;
+use crate::journal_modes::{DataMode, ModeChoice, Modes, check, store, stored};
 use crate::superblock;
 
 impl LiveFs {
@@ -17,6 +20,20 @@ impl LiveFs {
     /// The modes that the opener asked for ([`VolumeOptions::modes`](crate::VolumeOptions)).
     pub fn mode_options(&self) -> ModeChoice {
         self.mode_options
+    }
+
+    /// The data mode of a file's own in a view, or that of new files in a folder: `data` with the
+    /// flag `+j`, else what its attribute chooses. `None`: the volume's.
+    pub fn own_file_mode(&self, view: &dyn View, ino: Ino) -> Result<Option<DataMode>> {
+        let log = self.engine().data_in_log();
+        if log == DataInLog::All && view.attr(ino)?.flags & flag::JOURNAL_DATA != 0 {
+            return Ok(Some(DataMode::Journal));
+        }
+        match view.xattr(ino, FILE_MODE) {
+            Ok(word) => Ok(DataMode::from_file_word(&word).filter(|mode| mode.works_with(log))),
+            Err(Error::Posix(Errno::ENODATA)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The modes stored on the volume.

@@ -155,7 +155,19 @@ impl View for LiveFs {
     fn write(&self, ino: Ino, offset: u64, data: &[u8], how: WriteHow) -> Result<Written> {
         self.throttle(ino)?;
         let budget = Budget::CHANGE.by(self.privileges(&how.by));
-        self.run(&lock_hint::on(ino), budget, |op| posix::write(op, ino, offset, data, how))
+        let written = self.run(&lock_hint::on(ino), budget, |op| {
+            let written = posix::write(op, ino, offset, data, how)?;
+            op.note_part(ino, how.is_part);
+            Ok(written)
+        });
+        if written.is_err() {
+            self.writeback.parts.end(ino);
+        }
+        written
+    }
+
+    fn end_write(&self, ino: Ino) {
+        self.writeback.parts.end(ino);
     }
 
     fn allocate(&self, caller: &Caller, ino: Ino, offset: u64, len: u64, how: Allocate) -> Result<()> {
@@ -219,12 +231,12 @@ impl View for LiveFs {
 
     fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
         self.run(&lock_hint::on(ino), Budget::ADD.by(self.privileges(caller)), |op| {
-            posix::set_xattr(op, ino, name, value, how)
+            posix::set_xattr(op, caller, ino, name, value, how)
         })
     }
 
-    fn remove_xattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.run(&lock_hint::on(ino), Budget::REMOVE, |op| posix::remove_xattr(op, ino, name))
+    fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.run(&lock_hint::on(ino), Budget::REMOVE, |op| posix::remove_xattr(op, caller, ino, name))
     }
 
     fn space(&self) -> Result<VolumeSpace> {

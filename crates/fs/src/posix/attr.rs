@@ -6,6 +6,7 @@ use xact_types::{Errno, Ino, Result};
 use super::acl::{self, Acl};
 use super::{CAPABILITY, PERM_MASK, fail, refuse_flags, without_privileges};
 use crate::api::{Attr, Caller, FileKind, SetAttr, TimeChange};
+use crate::file_mode::FILE_MODE;
 use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// Flags that a regular file cannot have (`EXT4_REG_FLMASK`).
@@ -65,9 +66,17 @@ pub fn set_attr<T: InodeOps + ?Sized>(
         },
         _ => None,
     };
+    let mut drops_file_mode = false;
     if let Some(flags) = change.flags {
         depends |= AttrSet::FLAGS;
-        new.flags = Some(changed_flags(caller, &old, flags)?);
+        let flags = changed_flags(caller, &old, flags)?;
+        new.flags = Some(flags);
+        if (flags ^ old.flags) & flag::JOURNAL_DATA != 0 {
+            // The newer choice counts: an attribute that says otherwise goes.
+            let journaled = flags & flag::JOURNAL_DATA != 0;
+            let chosen = ops.xattr(ino, FILE_MODE)?;
+            drops_file_mode = chosen.is_some_and(|word| (word == b"data") != journaled);
+        }
     }
 
     let now = ops.now();
@@ -86,6 +95,9 @@ pub fn set_attr<T: InodeOps + ?Sized>(
     }
     if drops_capability {
         ops.set_xattr(ino, CAPABILITY, None)?;
+    }
+    if drops_file_mode {
+        ops.set_xattr(ino, FILE_MODE, None)?;
     }
     if let Some(value) = acl {
         ops.set_xattr(ino, acl::ACCESS, Some(&value))?;

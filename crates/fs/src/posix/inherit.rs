@@ -1,4 +1,5 @@
-//! The properties that a new inode inherits from its folder: group, ACLs, flags, project.
+//! The properties that a new inode inherits from its folder: group, ACLs, flags, project, and data
+//! mode.
 
 use xact_layout::inode::flag;
 use xact_types::{Ino, Result, Timestamp};
@@ -7,7 +8,9 @@ use super::acl::{self, Acl};
 use super::attr::flags_for_kind;
 use super::{PERM_MASK, SGID};
 use crate::api::{Attr, Caller, FileKind};
+use crate::file_mode::FILE_MODE;
 use crate::inode_ops::{AttrSet, InodeOps, NewInode};
+use crate::journal_modes::DataMode;
 
 /// A new inode with the properties that it inherits from its folder, read before the first change.
 pub(super) struct InodePlan {
@@ -15,6 +18,8 @@ pub(super) struct InodePlan {
     /// Derived from the folder's default ACL.
     access_acl: Option<Vec<u8>>,
     default_acl: Option<Vec<u8>>,
+    /// The folder's choice of a data mode.
+    file_mode: Option<Vec<u8>>,
 }
 
 impl InodePlan {
@@ -55,7 +60,13 @@ impl InodePlan {
         let flags = flags_for_kind(kind, dir.flags & flag::INHERITED) | map;
         let project = inherited_project(ops, dir).unwrap_or(0);
         let new = NewInode { kind, perm, uid: caller.uid, gid, project, rdev: 0, time: now, flags };
-        Ok(InodePlan { new, access_acl, default_acl })
+        let file_mode = match kind {
+            FileKind::Regular | FileKind::Directory => ops.xattr(dir.ino, FILE_MODE)?,
+            _ => None,
+        };
+        // Linux may have stored any value.
+        let file_mode = file_mode.filter(|word| DataMode::from_file_word(word).is_some());
+        Ok(InodePlan { new, access_acl, default_acl, file_mode })
     }
 
     pub(super) fn make<T: InodeOps + ?Sized>(&self, ops: &mut T, dir: Ino) -> Result<Ino> {
@@ -65,6 +76,9 @@ impl InodePlan {
         }
         if let Some(value) = &self.default_acl {
             ops.set_xattr(ino, acl::DEFAULT, Some(value))?;
+        }
+        if let Some(word) = &self.file_mode {
+            ops.set_xattr(ino, FILE_MODE, Some(word))?;
         }
         Ok(ino)
     }

@@ -133,7 +133,7 @@ mod tests {
             (16, 4, NOBODY),
             (32, 4, NOBODY),
         ]);
-        set_xattr(&mut ops, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
+        set_xattr(&mut ops, &Caller::ROOT, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
         let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(reads(who(2, 99, &[])) && !reads(who(3, 30, &[])));
         // One of several groups is enough; a member of a listed group does not get the rights of
@@ -146,7 +146,7 @@ mod tests {
         let (mut ops, _, file) = ops();
         let list =
             encode_for_test(&[(1, 6, NOBODY), (2, 7, 2), (4, 7, NOBODY), (16, 1, NOBODY), (32, 4, NOBODY)]);
-        set_xattr(&mut ops, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
+        set_xattr(&mut ops, &Caller::ROOT, file, acl::ACCESS, &list, XattrHow::Set).unwrap();
         let mut reads = |who: Credentials| permits(&mut ops, &who, file, Access::READ).unwrap();
         assert!(!reads(who(2, 99, &[])) && !reads(who(5, 10, &[])) && reads(who(5, 99, &[])));
     }

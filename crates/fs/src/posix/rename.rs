@@ -144,6 +144,9 @@ fn replace<T: InodeOps + ?Sized>(
         if whiteout { Some(plan_whiteout(ops, caller, &from.dir, now)?) } else { None };
 
     // From here on the volume changes.
+    if source.is_dir() {
+        ops.folder_moves();
+    }
     match &whiteout {
         Some(plan) => {
             let ino = plan.make(ops, from.dir.ino)?;
@@ -185,6 +188,9 @@ fn exchange<T: InodeOps + ?Sized>(
     let now = ops.now();
 
     // From here on the volume changes.
+    if source.is_dir() || target.is_dir() {
+        ops.folder_moves();
+    }
     from.set(ops, target)?;
     to.set(ops, source)?;
     if moves {

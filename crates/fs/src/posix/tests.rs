@@ -10,7 +10,7 @@ use crate::inode_ops::mem::MemTree;
 
 const ROOT: Ino = Ino::ROOT;
 const USER: Caller = Caller { uid: 1000, gid: 100, umask: 0o022 };
-const HOW: WriteHow = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
+const HOW: WriteHow = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT, is_part: false };
 
 fn tree() -> MemTree {
     MemTree::new(1024)
@@ -133,7 +133,7 @@ fn immutable_and_append_only_files_refuse_changes() {
     set_attr(&mut t, &USER, f, &touch).unwrap();
     chattr(&mut t, f, flag::IMMUTABLE);
     assert_errno(set_attr(&mut t, &USER, f, &touch), Errno::EPERM);
-    assert_errno(set_xattr(&mut t, f, b"user.a", b"", XattrHow::Set), Errno::EPERM);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, b"user.a", b"", XattrHow::Set), Errno::EPERM);
     let unprivileged = SetAttr { flags: Some(0), ..SetAttr::default() };
     assert_errno(set_attr(&mut t, &USER, f, &unprivileged), Errno::EPERM);
     chattr(&mut t, f, 0);
@@ -314,7 +314,7 @@ fn writes_set_times_and_drop_privileges() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
     chmod(&mut t, f, 0o6755);
-    set_xattr(&mut t, f, CAPABILITY, b"caps", XattrHow::Set).unwrap();
+    set_xattr(&mut t, &Caller::ROOT, f, CAPABILITY, b"caps", XattrHow::Set).unwrap();
     write(&mut t, f, 3000, b"data", HOW).unwrap();
     let a = t.attr(f).unwrap();
     assert_eq!((a.perm, a.size), (0o6755, 3004));
@@ -373,7 +373,7 @@ fn chown_drops_suid_and_truncate_sets_times() {
 fn calls_that_would_drop_privileges_fail_on_append_only_files() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
-    let append = WriteHow { append: true, kill_suidgid: true, by: USER };
+    let append = WriteHow { append: true, kill_suidgid: true, by: USER, is_part: false };
     let reserve = Allocate::Reserve { keep_size: true };
     allocate(&mut t, &Caller::ROOT, f, 0, 4096, reserve).unwrap();
     chmod(&mut t, f, 0o4755);
@@ -419,18 +419,18 @@ fn attribute_names_are_checked_by_namespace_and_kind() {
     let f = file(&mut t, ROOT, "f");
     let l = make_symlink(&mut t, &USER, ROOT, b"l", b"f").unwrap().ino;
     let before = t.attr(f).unwrap().ctime;
-    set_xattr(&mut t, f, b"user.a", b"1", XattrHow::Create).unwrap();
+    set_xattr(&mut t, &Caller::ROOT, f, b"user.a", b"1", XattrHow::Create).unwrap();
     assert!(t.attr(f).unwrap().ctime > before);
-    assert_errno(set_xattr(&mut t, f, b"user.a", b"2", XattrHow::Create), Errno::EEXIST);
-    assert_errno(set_xattr(&mut t, f, b"user.b", b"2", XattrHow::Replace), Errno::ENODATA);
-    assert_errno(set_xattr(&mut t, f, b"user.", b"2", XattrHow::Set), Errno::EINVAL);
-    assert_errno(set_xattr(&mut t, f, b"odd.a", b"2", XattrHow::Set), Errno::EOPNOTSUPP);
-    assert_errno(set_xattr(&mut t, l, b"user.a", b"2", XattrHow::Set), Errno::EPERM);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, b"user.a", b"2", XattrHow::Create), Errno::EEXIST);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, b"user.b", b"2", XattrHow::Replace), Errno::ENODATA);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, b"user.", b"2", XattrHow::Set), Errno::EINVAL);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, b"odd.a", b"2", XattrHow::Set), Errno::EOPNOTSUPP);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, l, b"user.a", b"2", XattrHow::Set), Errno::EPERM);
     assert_errno(xattr(&mut t, l, b"user.a"), Errno::ENODATA);
-    set_xattr(&mut t, l, b"trusted.a", b"2", XattrHow::Set).unwrap();
+    set_xattr(&mut t, &Caller::ROOT, l, b"trusted.a", b"2", XattrHow::Set).unwrap();
     assert_eq!(list_xattrs(&mut t, f).unwrap(), [b"user.a".to_vec()]);
-    remove_xattr(&mut t, f, b"user.a").unwrap();
-    assert_errno(remove_xattr(&mut t, f, b"user.a"), Errno::ENODATA);
+    remove_xattr(&mut t, &Caller::ROOT, f, b"user.a").unwrap();
+    assert_errno(remove_xattr(&mut t, &Caller::ROOT, f, b"user.a"), Errno::ENODATA);
 }
 
 /// An access list: owner rwx, user 5 rw, group r, mask rw, other none.
@@ -443,7 +443,7 @@ fn acl() -> Vec<u8> {
 fn access_lists_and_modes_agree_after_each_change() {
     let mut t = tree();
     let f = file(&mut t, ROOT, "f");
-    set_xattr(&mut t, f, ACCESS, &acl(), XattrHow::Set).unwrap();
+    set_xattr(&mut t, &Caller::ROOT, f, ACCESS, &acl(), XattrHow::Set).unwrap();
     assert_eq!(t.attr(f).unwrap().perm, 0o760);
     chmod(&mut t, f, 0o641);
     let no = u32::MAX;
@@ -451,20 +451,23 @@ fn access_lists_and_modes_agree_after_each_change() {
     assert_eq!(xattr(&mut t, f, ACCESS).unwrap(), expected);
     // A list that is equivalent to the bits is stored as bits.
     let minimal = encode_for_test(&[(1, 7, no), (4, 5, no), (0x20, 0, no)]);
-    set_xattr(&mut t, f, ACCESS, &minimal, XattrHow::Set).unwrap();
+    set_xattr(&mut t, &Caller::ROOT, f, ACCESS, &minimal, XattrHow::Set).unwrap();
     assert_eq!(t.attr(f).unwrap().perm, 0o750);
     assert_errno(xattr(&mut t, f, ACCESS), Errno::ENODATA);
-    assert_errno(set_xattr(&mut t, f, DEFAULT, &acl(), XattrHow::Set), Errno::EACCES);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, DEFAULT, &acl(), XattrHow::Set), Errno::EACCES);
     let unmasked = encode_for_test(&[(1, 7, no), (2, 6, 5), (4, 4, no), (0x20, 0, no)]);
-    assert_errno(set_xattr(&mut t, f, ACCESS, &unmasked, XattrHow::Set), Errno::EINVAL);
-    assert_errno(set_xattr(&mut t, f, ACCESS, b"\x02\0\0\0short", XattrHow::Set), Errno::EINVAL);
+    assert_errno(set_xattr(&mut t, &Caller::ROOT, f, ACCESS, &unmasked, XattrHow::Set), Errno::EINVAL);
+    assert_errno(
+        set_xattr(&mut t, &Caller::ROOT, f, ACCESS, b"\x02\0\0\0short", XattrHow::Set),
+        Errno::EINVAL,
+    );
 }
 
 #[test]
 fn a_default_list_is_inherited_instead_of_the_umask() {
     let mut t = tree();
     let d = folder(&mut t, ROOT, "d");
-    set_xattr(&mut t, d, DEFAULT, &acl(), XattrHow::Set).unwrap();
+    set_xattr(&mut t, &Caller::ROOT, d, DEFAULT, &acl(), XattrHow::Set).unwrap();
     assert_eq!(t.attr(d).unwrap().perm, 0o755);
     let f = make_node(&mut t, &USER, d, b"f", 0o666, 0).unwrap();
     assert_eq!(f.perm, 0o660, "not masked by 022");
@@ -475,4 +478,65 @@ fn a_default_list_is_inherited_instead_of_the_umask() {
     let sub = make_dir(&mut t, &USER, d, b"sub", 0o700).unwrap();
     assert_eq!(sub.perm, 0o700);
     assert_eq!(xattr(&mut t, sub.ino, DEFAULT).unwrap(), acl());
+}
+
+/// JOJ-4: the owner chooses the data mode of a file, and that of new files in a folder.
+#[test]
+fn the_data_mode_of_a_file() {
+    const MODE: &[u8] = b"user.xact.data";
+    const STRANGER: Caller = Caller { uid: 1001, gid: 100, umask: 0o022 };
+    let mut t = MemTree::new(4096);
+    let f = make_node(&mut t, &USER, Ino::ROOT, b"f", 0o100_666, 0).unwrap().ino;
+    let set = |t: &mut MemTree, caller: &Caller, ino, word: &[u8]| {
+        set_xattr(t, caller, ino, MODE, word, XattrHow::Set)
+    };
+    let journaled = |t: &mut MemTree, ino| attr(t, ino).unwrap().flags & flag::JOURNAL_DATA != 0;
+    let chosen = |t: &mut MemTree, ino| xattr(t, ino, MODE).ok();
+    for word in [&b"none"[..], b"ordered", b"selective", b"adaptive", b"data"] {
+        set(&mut t, &USER, f, word).unwrap();
+        assert_eq!(chosen(&mut t, f).as_deref(), Some(word));
+        // +j means 'data', and both agree.
+        assert_eq!(journaled(&mut t, f), word == b"data");
+    }
+    for bad in [&b""[..], b"fast", b"journal", b"data\n"] {
+        assert_errno(set(&mut t, &USER, f, bad), Errno::EINVAL);
+    }
+    // The right to write is not enough, neither to set it nor to remove it.
+    assert_errno(set(&mut t, &STRANGER, f, b"none"), Errno::EPERM);
+    assert_errno(remove_xattr(&mut t, &STRANGER, f, MODE), Errno::EPERM);
+    remove_xattr(&mut t, &USER, f, MODE).unwrap();
+    assert!(chosen(&mut t, f).is_none() && !journaled(&mut t, f));
+    set(&mut t, &Caller::ROOT, f, b"ordered").unwrap();
+
+    // chattr is the newer choice.
+    let flags = attr(&mut t, f).unwrap().flags;
+    chattr(&mut t, f, flags | flag::JOURNAL_DATA);
+    assert!(chosen(&mut t, f).is_none() && journaled(&mut t, f));
+    set(&mut t, &USER, f, b"data").unwrap();
+    chattr(&mut t, f, flags);
+    assert!(chosen(&mut t, f).is_none() && !journaled(&mut t, f));
+    set(&mut t, &USER, f, b"ordered").unwrap();
+    chattr(&mut t, f, flags);
+    assert_eq!(chosen(&mut t, f).as_deref(), Some(&b"ordered"[..]));
+
+    // New files and folders inherit the folder's, also those of other users. Other kinds have none.
+    let d = make_dir(&mut t, &USER, Ino::ROOT, b"d", 0o777).unwrap().ino;
+    set(&mut t, &USER, d, b"data").unwrap();
+    let e = make_dir(&mut t, &STRANGER, d, b"e", 0o755).unwrap().ino;
+    for dir in [d, e] {
+        let file = make_node(&mut t, &STRANGER, dir, b"file", 0o100_644, 0).unwrap().ino;
+        assert_eq!(chosen(&mut t, file).as_deref(), Some(&b"data"[..]));
+        assert!(journaled(&mut t, file));
+    }
+    let fifo = make_node(&mut t, &USER, d, b"fifo", 0o010_644, 0).unwrap().ino;
+    let link = make_symlink(&mut t, &USER, d, b"link", b"file").unwrap().ino;
+    assert!(chosen(&mut t, fifo).is_none() && chosen(&mut t, link).is_none());
+    // Without the choice, new files follow the volume.
+    remove_xattr(&mut t, &USER, d, MODE).unwrap();
+    let file = make_node(&mut t, &USER, d, b"later", 0o100_644, 0).unwrap().ino;
+    assert!(chosen(&mut t, file).is_none() && !journaled(&mut t, file));
+    // A value that Linux has stored is not inherited if it is invalid.
+    t.set_xattr(d, MODE, Some(b"odd")).unwrap();
+    let file = make_node(&mut t, &USER, d, b"last", 0o100_644, 0).unwrap().ino;
+    assert!(chosen(&mut t, file).is_none());
 }

@@ -8,7 +8,8 @@ use xact_types::{Errno, Error, Ino, Result};
 
 use super::acl::{self, Acl};
 use super::{fail, refuse_flags, touch_inode};
-use crate::api::{Attr, FileKind, XattrHow};
+use crate::api::{Attr, Caller, FileKind, XattrHow};
+use crate::file_mode::{self, FILE_MODE};
 use crate::inode_ops::{AttrChange, AttrSet, InodeOps};
 
 /// `XATTR_NAME_MAX` and `XATTR_SIZE_MAX`.
@@ -60,8 +61,8 @@ pub fn list_xattrs<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino) -> Result<Vec<Ve
     ops.list_xattrs(ino)
 }
 
-/// Checks that this attribute of this inode may change.
-fn changeable<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Result<Attr> {
+/// Checks that this caller may change this attribute of this inode.
+fn changeable<T: InodeOps + ?Sized>(ops: &mut T, caller: &Caller, ino: Ino, name: &[u8]) -> Result<Attr> {
     let attr = ops.attr(ino)?;
     check_name(name)?;
     refuse_flags(ops, &attr, flag::IMMUTABLE | flag::APPEND)?;
@@ -71,17 +72,25 @@ fn changeable<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Resul
     if is_acl(name) && attr.kind == FileKind::Symlink {
         return fail(Errno::EOPNOTSUPP);
     }
+    // As for chattr. Other attributes of users need the right to write, which the front end checks.
+    if name == FILE_MODE {
+        ops.depends_on(ino, AttrSet::OWNER);
+        if caller.uid != 0 && caller.uid != attr.uid {
+            return fail(Errno::EPERM);
+        }
+    }
     Ok(attr)
 }
 
 pub fn set_xattr<T: InodeOps + ?Sized>(
     ops: &mut T,
+    caller: &Caller,
     ino: Ino,
     name: &[u8],
     value: &[u8],
     how: XattrHow,
 ) -> Result<()> {
-    let attr = changeable(ops, ino, name)?;
+    let attr = changeable(ops, caller, ino, name)?;
     if value.len() > VALUE_MAX {
         return fail(Errno::E2BIG);
     }
@@ -93,6 +102,9 @@ pub fn set_xattr<T: InodeOps + ?Sized>(
     }
     if is_acl(name) {
         return set_acl(ops, &attr, name, value);
+    }
+    if name == FILE_MODE {
+        return set_file_mode(ops, &attr, value);
     }
     let now = ops.now();
     ops.set_xattr(ino, name, Some(value))?;
@@ -130,12 +142,32 @@ fn set_acl<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, name: &[u8], value: &
     ops.set_attr(ino, &AttrChange { perm, ctime: Some(now), ..AttrChange::default() })
 }
 
-pub fn remove_xattr<T: InodeOps + ?Sized>(ops: &mut T, ino: Ino, name: &[u8]) -> Result<()> {
-    changeable(ops, ino, name)?;
+/// Sets the data mode of a file, or that of the new files in a folder, and `+j` with it.
+///
+/// Errors: `EINVAL` for an unknown mode, `EOPNOTSUPP` for one that this volume cannot have.
+fn set_file_mode<T: InodeOps + ?Sized>(ops: &mut T, attr: &Attr, value: &[u8]) -> Result<()> {
+    let mode = file_mode::parse(value)?;
+    if !ops.takes_file_mode(mode) {
+        return fail(Errno::EOPNOTSUPP);
+    }
+    ops.depends_on(attr.ino, AttrSet::FLAGS);
+    let flags = Some(file_mode::flags_with(attr.flags, Some(mode))).filter(|&flags| flags != attr.flags);
+    let now = ops.now();
+    ops.set_xattr(attr.ino, FILE_MODE, Some(value))?;
+    ops.set_attr(attr.ino, &AttrChange { flags, ctime: Some(now), ..AttrChange::default() })
+}
+
+pub fn remove_xattr<T: InodeOps + ?Sized>(ops: &mut T, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+    let attr = changeable(ops, caller, ino, name)?;
     if ops.xattr(ino, name)?.is_none() {
         return fail(Errno::ENODATA);
     }
+    let mut flags = None;
+    if name == FILE_MODE {
+        ops.depends_on(ino, AttrSet::FLAGS);
+        flags = Some(file_mode::flags_with(attr.flags, None)).filter(|&flags| flags != attr.flags);
+    }
     let now = ops.now();
     ops.set_xattr(ino, name, None)?;
-    touch_inode(ops, ino, now)
+    ops.set_attr(ino, &AttrChange { flags, ctime: Some(now), ..AttrChange::default() })
 }

@@ -52,6 +52,9 @@ impl SourceImage {
                 self.descs.push(desc);
             }
         }
+        // Most groups have no copy of the superblock. An empty range would break the order of the
+        // ends, by which `set_fixed` searches.
+        self.fixed.retain(|range| range.0 < range.1);
         self.fixed.sort_unstable();
         Ok(())
     }

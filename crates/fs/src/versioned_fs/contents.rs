@@ -125,4 +125,6 @@ pub struct NewContents {
     pub in_commit: u64,
     /// Later commits will replace these contents, so larger ones may go through the journal.
     pub replaced_soon: bool,
+    /// No caller waits until they are durable, so they may stay in memory until the commit.
+    pub may_wait: bool,
 }

@@ -1,6 +1,6 @@
 //! Replies to ioctls: a result and the struct that goes back to the caller.
 
-use xact_control::abi::{ERRMSG_MAX, Modes, MountInfo, Snapshot, SnapshotDiff, SnapshotPaths};
+use xact_control::abi::{ERRMSG_MAX, FileMode, Modes, MountInfo, Snapshot, SnapshotDiff, SnapshotPaths};
 use xact_types::{Errno, Result};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -30,7 +30,7 @@ macro_rules! with_reason {
         }
     )*};
 }
-with_reason!(Modes, MountInfo, Snapshot, SnapshotPaths, SnapshotDiff);
+with_reason!(Modes, FileMode, MountInfo, Snapshot, SnapshotPaths, SnapshotDiff);
 
 impl Server {
     /// Applies `action` to the struct of an ioctl and replies with it, also on a failure.

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use xact::{AbortHistory, Durability, Isolation, Resource};
+use xact::{AbortHistory, Durability, Isolation, Resource, TxOptions};
 use xact_fs::{Caller, View, WriteHow};
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 
@@ -154,8 +154,8 @@ impl Server {
             }
         }
         let owner = Process::of(header.pid)?;
-        let transaction =
-            self.begin_transaction(header.uid, Isolation::Snapshot, &AbortHistory::default())?;
+        let options = TxOptions { isolation: Isolation::Snapshot, ..TxOptions::default() };
+        let transaction = self.begin_transaction(header.uid, options, &AbortHistory::default())?;
         let uid = header.uid;
         let section =
             Section { owner, uid, transaction, ranges: Mutex::default(), pending: Mutex::default() };
@@ -217,7 +217,7 @@ impl Server {
         section.transaction.read(ino, offset, data.len(), &mut written)?;
         self.live.read(ino, offset, data.len(), &mut before)?;
         if let Some(after) = stored(data, &written, &before) {
-            let how = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT };
+            let how = WriteHow { append: false, kill_suidgid: false, by: Caller::ROOT, is_part: false };
             self.live.write(ino, offset, &after, how)?;
         }
         Ok(Some(()))
@@ -238,7 +238,7 @@ impl Server {
             return Err(Errno::EINVAL.into());
         }
         let kill_suidgid = args.write_flags & abi::WRITE_KILL_SUIDGID != 0;
-        let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0) };
+        let how = WriteHow { append: false, kill_suidgid, by: caller(header, 0), is_part: false };
         let written = section.transaction.write(ino, offset, data, how)?;
         // Whole pages, since the kernel forgets whole pages.
         let (start, end) = (offset / PAGE * PAGE, (offset + len).next_multiple_of(PAGE));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use xact::{Account, Charge, Difference, Resource, Side};
+use xact::{Account, Charge, Difference, Resource, SearchedFolders, Side};
 use xact_types::{Ino, Result};
 
 /// The changes of a transaction, or between snapshots, as of one moment.
@@ -11,6 +11,8 @@ pub struct ChangeList {
     /// The transaction; 0 for snapshots.
     pub of: u64,
     pub changes: Vec<Difference>,
+    /// Folders that the channel's user may search.
+    pub searched: SearchedFolders,
     /// The positions in `changes` of each side of a change. It is built when contents are first
     /// read.
     index: OnceLock<HashMap<(Ino, bool), Vec<usize>>>,
@@ -25,7 +27,8 @@ impl ChangeList {
     pub fn new(of: u64, changes: Vec<Difference>, account: &Arc<Account>) -> Result<ChangeList> {
         let bytes: usize = changes.iter().map(|change| change.bytes() + INDEX_BYTES).sum();
         let memory = account.charge(Resource::Memory, bytes as u64)?;
-        Ok(ChangeList { of, changes, index: OnceLock::new(), _memory: memory })
+        let searched = SearchedFolders::default();
+        Ok(ChangeList { of, changes, searched, index: OnceLock::new(), _memory: memory })
     }
 
     /// The paths at which this inode is one side of a change.

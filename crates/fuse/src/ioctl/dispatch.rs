@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use xact::{AbortHistory, Isolation, Resource, SharedTransaction, TxOptions};
-use xact_control::abi::{self as control, Begin, Status, Users, Version};
+use xact::{AbortHistory, ConflictDetection, Isolation, Resource, SharedTransaction, TxOptions};
+use xact_control::abi::{self as control, Begin, FileUses, Status, Users, Version};
 use xact_types::{Errno, Error, Result};
 use zerocopy::FromBytes;
 
@@ -46,6 +46,12 @@ impl Server {
                 self.users(header, &mut users);
                 put(reply, &users);
             }
+            (control::IOC_FILES, _) => {
+                self.owner_only(header)?;
+                let (mut files, _) = FileUses::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
+                usage::files(&self.volume, &mut files);
+                put(reply, &files);
+            }
             (control::IOC_LATENCIES, _) => put(reply, &usage::latencies(&self.volume)),
             (control::IOC_OUTCOME, _) => {
                 self.owner_only(header)?;
@@ -53,6 +59,9 @@ impl Server {
             }
             (control::IOC_MODES, _) => {
                 self.reply_with_reason(input, reply, |request| self.modes(header, node, request))?;
+            }
+            (control::IOC_FILE_MODE, Node::Live(_) | Node::View(..) | Node::Snapshot(..)) => {
+                self.reply_with_reason(input, reply, |request| self.file_mode(header, node, request))?;
             }
             (control::IOC_MOUNT, _) => {
                 self.reply_with_reason(input, reply, |request| self.mount_info(request))?;
@@ -72,13 +81,11 @@ impl Server {
             }
             (control::IOC_BEGIN, Node::Control(number)) => {
                 let (mut begin, _) = Begin::read_from_prefix(input).map_err(|_| Errno::EINVAL)?;
-                if begin.flags & !(control::BEGIN_SNAPSHOT | control::BEGIN_OWN_INODES) != 0
-                    || begin.reserved != 0
-                {
+                const KNOWN: u32 = control::BEGIN_SNAPSHOT | control::BEGIN_OWN_INODES | control::BEGIN_EAGER;
+                if begin.flags & !KNOWN != 0 || begin.reserved != 0 {
                     return Err(Errno::EINVAL.into());
                 }
-                let snapshot = begin.flags & control::BEGIN_SNAPSHOT != 0;
-                let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
+                let options = options_of(begin.flags);
                 let losses = self.transactions.losses(number);
                 let own_inodes = begin.flags & control::BEGIN_OWN_INODES != 0;
                 let by = BeginRequest { uid: header.uid, gid: header.gid, own_inodes };
@@ -87,13 +94,13 @@ impl Server {
                     let (channel, unique) = (channel.clone(), header.unique);
                     let account = self.volume.accounts().of(by.uid);
                     self.spawn_for(&account, Kind::End, move |server| {
-                        let begun = server.begin(number, &by, isolation, &losses);
+                        let begun = server.begin(number, &by, options, &losses);
                         begin.id = begun.as_ref().copied().unwrap_or(0);
                         answer(&channel, unique, begun.err().map(|e| e.errno()), &begin);
                     })?;
                     return Ok(Outcome::Later);
                 }
-                begin.id = self.begin(number, &by, isolation, &losses)?;
+                begin.id = self.begin(number, &by, options, &losses)?;
                 put(reply, &begin)
             }
             (control::IOC_COMMIT, Node::Control(number)) => {
@@ -157,11 +164,11 @@ impl Server {
         &self,
         channel: u32,
         by: &BeginRequest,
-        isolation: Isolation,
+        options: TxOptions,
         losses: &AbortHistory,
     ) -> Result<u64> {
         let open = self.volume.accounts().of(by.uid).charge(Resource::Transactions, 1)?;
-        let transaction = self.begin_transaction(by.uid, isolation, losses)?;
+        let transaction = self.begin_transaction(by.uid, options, losses)?;
         let id = transaction.options().id;
         if let Err(e) = self.transactions.add(channel, transaction.clone(), open, by.gid, by.own_inodes) {
             transaction.abort();
@@ -175,11 +182,27 @@ impl Server {
     pub(crate) fn begin_transaction(
         &self,
         uid: u32,
-        isolation: Isolation,
+        options: TxOptions,
         losses: &AbortHistory,
     ) -> Result<Arc<SharedTransaction>> {
         self.volume.health()?;
-        let options = TxOptions { owner: uid, isolation, mounted: true, ..TxOptions::default() };
+        let options = TxOptions { owner: uid, mounted: true, ..options };
         Ok(self.volume.begin_after(options, losses).into_shared())
+    }
+}
+
+/// The options that flags of a begin ask for.
+fn options_of(flags: u32) -> TxOptions {
+    let is_set = |flag| flags & flag != 0;
+    TxOptions {
+        isolation: match is_set(control::BEGIN_SNAPSHOT) {
+            true => Isolation::Snapshot,
+            false => Isolation::Serializable,
+        },
+        detection: match is_set(control::BEGIN_EAGER) {
+            true => ConflictDetection::Eager,
+            false => ConflictDetection::Lazy,
+        },
+        ..TxOptions::default()
     }
 }

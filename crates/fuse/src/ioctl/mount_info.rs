@@ -19,7 +19,9 @@ impl Server {
             let (id, value) = parse_option(option).map_err(Error::Usage)?;
             let setting = id.setting();
             let now = self.setting_now(id);
-            if id != Id::Defaults && value.or(setting.default_value()) != now {
+            // They change nothing once the volume is open.
+            let is_over = matches!(id, Id::Defaults | Id::NoLoad);
+            if !is_over && value.or(setting.default_value()) != now {
                 let now = now.map_or_else(|| setting.default_text(), |value| setting.text_of(value));
                 return Err(Error::Usage(format!(
                     "the option {option} cannot be changed while the volume is mounted (it is {now}): unmount it, \

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use xact::{Attr, Difference, Reader, Side, What};
+use xact::{Attr, Difference, Reader, SearchedFolders, Side, What};
 use xact_control::TxInfo;
 use xact_control::abi::{
     self as control, Change, ChangeKind, ChangeSide, Diff, Info, Keep, PAGE_BYTES, ReadSide, Select,
@@ -105,7 +105,9 @@ impl Server {
                     return Err(Errno::ENOENT.into());
                 }
                 let (who, mut out) = (credentials::of(header), Vec::new());
-                let by = Reader::User(&who, &paths);
+                let unlisted = SearchedFolders::default();
+                let searched = list.as_ref().map_or(&unlisted, |list| &list.searched);
+                let by = Reader::User(&who, &paths, searched);
                 tx.transaction.peek_contents(&by, side, ino, read.offset, PAGE_BYTES, &mut out)?;
                 read.data[..out.len()].copy_from_slice(&out);
                 read.len = out.len() as u32;

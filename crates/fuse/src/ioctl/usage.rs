@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use xact::{RESOURCES, Resource, Volume};
-use xact_control::abi::{Counters, Latencies, Pool, USER_UNLIMITED, USERS_MAX, UserUse, Users};
+use xact::{RESOURCES, Resource, Volume, WrittenBlocks};
+use xact_control::abi::{
+    Counters, FILES_MAX, FileUse, FileUses, Latencies, Pool, USER_UNLIMITED, USERS_MAX, UserUse, Users,
+};
 use xact_types::Result;
 
 use crate::protocol::abi::InHeader;
@@ -14,7 +16,7 @@ const POOL_LOOK: Duration = Duration::from_secs(1);
 
 pub fn counters(volume: &Volume) -> Counters {
     let stats = volume.stats();
-    let (new_blocks, overwritten_blocks) = volume.written_blocks();
+    let written = volume.written_blocks();
     let cache = volume.cache_use();
     let held = volume.tx_space_use();
     Counters {
@@ -23,8 +25,8 @@ pub fn counters(volume: &Volume) -> Counters {
         journaled_data_blocks: stats.journaled_data_blocks,
         checkpoint_writes: stats.checkpoint_writes,
         checkpoint_writes_saved: stats.checkpoint_writes_saved,
-        new_blocks,
-        overwritten_blocks,
+        new_blocks: written.new,
+        overwritten_blocks: written.overwritten,
         device_reads: stats.device.reads,
         device_read_bytes: stats.device.read_bytes,
         device_writes: stats.device.writes,
@@ -43,6 +45,24 @@ pub fn counters(volume: &Volume) -> Counters {
         tx_revoked: held.revoked,
         errors_noted: volume.errors_noted(),
     }
+}
+
+/// FileUses by their written blocks, from `files.from` on.
+pub fn files(volume: &Volume, files: &mut FileUses) {
+    let (all, others) = volume.file_writes();
+    let mut wanted = all.into_iter().filter(|(ino, _)| u64::from(ino.0) >= files.from).peekable();
+    files.len = 0;
+    for (to, (ino, blocks)) in files.files.iter_mut().zip(wanted.by_ref().take(FILES_MAX)) {
+        *to = file_use(ino.0.into(), blocks);
+        files.len += 1;
+    }
+    files.others = file_use(0, others);
+    files.done = u32::from(wanted.peek().is_none());
+    files.from = wanted.peek().map_or(u64::MAX, |(next, _)| next.0.into());
+}
+
+fn file_use(ino: u64, blocks: WrittenBlocks) -> FileUse {
+    FileUse { ino, new_blocks: blocks.new, overwritten_blocks: blocks.overwritten }
 }
 
 pub fn latencies(volume: &Volume) -> Latencies {

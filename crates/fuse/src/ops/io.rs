@@ -50,7 +50,12 @@ impl Server {
                 let to = self.same_view(request_view, args.nodeid_out)?;
                 // The kernel counts the copied bytes in 32 bits unless the reply is wide.
                 let len = if *wide { args.len } else { args.len.min(1 << 30) };
-                let how = WriteHow { append: false, kill_suidgid: unprivileged, by: caller(header, 0) };
+                let how = WriteHow {
+                    append: false,
+                    kill_suidgid: unprivileged,
+                    by: caller(header, 0),
+                    is_part: false,
+                };
                 let kills = unprivileged && has_privileges(request_view, to)?;
                 let copied = view.copy_range((ino, args.off_in), (to, args.off_out), len, how)?;
                 if kills {
@@ -99,6 +104,10 @@ impl Server {
             kill_suidgid: args.write_flags & abi::WRITE_KILL_SUIDGID != 0,
             // The process that stored into a mapping is not known when its pages are written.
             by: if mapped { Caller::ROOT } else { caller(header, 0) },
+            is_part: match request_view {
+                RequestView::Live { .. } => self.parts.note_write(header, ino, args, data.len()),
+                _ => false,
+            },
         };
         let kills = how.kill_suidgid && has_privileges(request_view, ino)?;
         let data =

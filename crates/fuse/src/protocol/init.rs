@@ -35,7 +35,8 @@ const NEEDED: [(u64, &str); 3] = [
 /// - the kernel enforces ACLs; the umask is sent to the server, since a folder's default ACL
 ///   replaces it;
 /// - the server drops suid and sgid, which saves a GETXATTR for every write;
-/// - cached pages and link targets are dropped on demand only: the server knows when;
+/// - cached pages and link targets are dropped on demand only: the server knows when. Targets are
+///   not cached where reading one may set its access time;
 /// - file handles (`name_to_handle_at`): a node id of the live volume is an inode number.
 ///
 /// Not used: WRITEBACK_CACHE, since other views would not see data that the kernel holds back;
@@ -62,7 +63,7 @@ const WANTED: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT;
 
 /// Answers INIT. A kernel with another major version first receives ours and asks again.
-pub fn negotiate(asked: &abi::InitIn) -> Result<(abi::InitOut, Agreed)> {
+pub fn negotiate(asked: &abi::InitIn, keeps_access_times: bool) -> Result<(abi::InitOut, Agreed)> {
     if asked.major < abi::KERNEL_VERSION
         || asked.major == abi::KERNEL_VERSION && asked.minor < abi::OLDEST_MINOR_VERSION
     {
@@ -78,7 +79,8 @@ pub fn negotiate(asked: &abi::InitIn) -> Result<(abi::InitOut, Agreed)> {
     if let Some((_, name)) = NEEDED.iter().find(|(flag, _)| offered & flag == 0) {
         return Err(Error::Usage(format!("this kernel's FUSE lacks {name}, which xact needs")));
     }
-    let flags = WANTED & offered;
+    let unwanted = if keeps_access_times { init::CACHE_SYMLINKS } else { 0 };
+    let flags = WANTED & offered & !unwanted;
     let reply = abi::InitOut {
         major: abi::KERNEL_VERSION,
         minor: abi::KERNEL_MINOR_VERSION,
@@ -110,23 +112,25 @@ mod tests {
             ..Default::default()
         };
         // flags2 means nothing without INIT_EXT.
-        let (reply, agreed) = negotiate(&asked).unwrap();
+        let (reply, agreed) = negotiate(&asked, false).unwrap();
         assert_eq!((reply.flags, reply.flags2), (offered as u32, 0));
         assert!(!agreed.can_expire());
 
         let asked = abi::InitIn { flags: u32::MAX, ..asked };
-        let (reply, agreed) = negotiate(&asked).unwrap();
+        let (reply, agreed) = negotiate(&asked, false).unwrap();
         assert_eq!(u64::from(reply.flags) | u64::from(reply.flags2) << 32, WANTED);
         assert!(agreed.can_expire());
         // ATOMIC_O_TRUNC, WRITEBACK_CACHE.
         assert_eq!(reply.flags & (1 << 3 | 1 << 16), 0);
+        let (reply, _) = negotiate(&asked, true).unwrap();
+        assert_eq!(u64::from(reply.flags) & init::CACHE_SYMLINKS, 0);
     }
 
     #[test]
     fn old_kernels_are_refused_by_name() {
         let asked = abi::InitIn { major: 7, minor: 36, flags: u32::MAX, ..Default::default() };
-        assert!(negotiate(&asked).unwrap_err().to_string().contains("Linux 6.1"));
+        assert!(negotiate(&asked, false).unwrap_err().to_string().contains("Linux 6.1"));
         let asked = abi::InitIn { major: 7, minor: 45, flags: 0, ..Default::default() };
-        assert!(negotiate(&asked).unwrap_err().to_string().contains("lacks"));
+        assert!(negotiate(&asked, false).unwrap_err().to_string().contains("lacks"));
     }
 }

@@ -9,6 +9,7 @@ pub mod request_view;
 pub mod tails;
 pub mod transactions;
 pub mod user_limits;
+mod write_parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ use crate::server::reaper::{Deadlines, Reaper};
 use crate::server::request_view::RequestView;
 use crate::server::tails::Tails;
 use crate::server::transactions::Transactions;
+use crate::server::write_parts::WriteParts;
 use crate::transport::channel::Channel;
 use crate::transport::channel::{SendReply, log_refused};
 use crate::transport::mount::MountOptions;
@@ -70,6 +72,7 @@ pub struct Server {
     pub(crate) reaper: Reaper,
     pub(crate) sections: Sections,
     pub(crate) tails: Tails,
+    pub(crate) parts: WriteParts,
     pub(crate) cache_fence: CacheFence,
     /// The last figures of the pool that were returned, and when.
     pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
@@ -132,6 +135,7 @@ impl Server {
             reaper: Reaper::default(),
             sections: Sections::default(),
             tails: Tails::default(),
+            parts: WriteParts::default(),
             cache_fence: CacheFence::default(),
             held: Mutex::default(),
             outcome_socket: OnceLock::new(),
@@ -397,6 +401,9 @@ impl Server {
             return;
         }
         let Request { header, operation, .. } = request;
+        while let Some(ino) = self.parts.ended_by(header, operation) {
+            self.live.end_write(ino);
+        }
         // A panic ends at this boundary. Its half-done changes must not reach the disk.
         let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, header, operation, reply)));
         let outcome = match result {

@@ -58,8 +58,8 @@ pub struct TxView {
     pub begun: Instant,
     /// Its user's account.
     pub account: Arc<Account>,
-    /// Charges the user for it.
-    open: Arc<Charge>,
+    /// Charges the user for it, until it has ended.
+    open: Mutex<Option<Arc<Charge>>>,
     gate: Arc<RwLock<Gate>>,
     pub refs: Arc<KernelRefs>,
     /// Whether `stat` returns inode numbers that no other view has.
@@ -87,7 +87,7 @@ impl TxView {
             begun,
             refs: Arc::new(KernelRefs::new(&account)),
             account,
-            open,
+            open: Mutex::new(Some(open)),
             gate: Arc::new(RwLock::new(Gate::Open)),
             own_inodes: false,
             parts: Mutex::default(),
@@ -376,7 +376,8 @@ impl Transactions {
         old.release_all();
         let mut tables = self.tables.write();
         let nr = tables.next_view(&self.followers);
-        let view = TxView::new(nr, old.gid, old.transaction.clone(), old.open.clone(), old.begun);
+        let open = old.open.lock().clone().expect("it has not ended");
+        let view = TxView::new(nr, old.gid, old.transaction.clone(), open, old.begun);
         let view = Arc::new(TxView { own_inodes: old.own_inodes, ..view });
         tables.views.insert(nr, view.clone());
         if let Some(kept) = tables.left_open.get_mut(&view.id()) {
@@ -458,6 +459,9 @@ impl Transactions {
                 tables.ended.pop_front();
             }
         }
+        // The caller learns of the end before the last reference to the view is dropped, and may
+        // begin the next one at once.
+        view.open.lock().take();
     }
 
     /// Takes the transactions that are left open and whose time has run out. Also returns when to

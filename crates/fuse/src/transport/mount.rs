@@ -55,13 +55,18 @@ pub struct Mounted {
 }
 
 /// Options that are flags of mount(2).
-const FLAGS: [(Id, u64); 5] = [
+const FLAGS: [(Id, u64); 7] = [
     (Id::NoSuid, libc::MS_NOSUID),
     (Id::NoDev, libc::MS_NODEV),
     (Id::NoExec, libc::MS_NOEXEC),
     (Id::Sync, libc::MS_SYNCHRONOUS),
     (Id::DirSync, libc::MS_DIRSYNC),
+    // For the table of mounts, as with the access times below.
+    (Id::NoDirAtime, libc::MS_NODIRATIME),
+    (Id::LazyTime, libc::MS_LAZYTIME),
 ];
+/// Flags that fusermount3 does not know.
+const UNKNOWN_TO_HELPER: u64 = libc::MS_LAZYTIME;
 
 impl Default for MountOptions {
     fn default() -> MountOptions {
@@ -96,10 +101,12 @@ impl MountOptions {
             }
             Id::FuseBlk => self.fuseblk = value.map(|_| is_on),
             Id::Exclusive => self.exclusive = value.map(|_| is_on),
-            // For /proc/mounts: the kernel itself keeps no access times on a FUSE mount.
+            // For the table of mounts: the kernel itself keeps no access times on a FUSE mount. For
+            // it, relatime is what applies without a flag.
             Id::AccessTimes => {
-                let noatime = Value::Choice(Id::AccessTimes.setting().default_choice());
-                self.set_flag(libc::MS_NOATIME, value.is_none_or(|value| value == noatime));
+                let value = value.or(Id::AccessTimes.setting().default_value());
+                self.set_flag(libc::MS_NOATIME, value == Some(Value::Choice(0)));
+                self.set_flag(libc::MS_STRICTATIME, value == Some(Value::Choice(2)));
             }
             // Permissions always apply; the word needs nothing else.
             Id::Defaults => {}
@@ -139,7 +146,7 @@ impl MountOptions {
         }
         let names = FLAGS.iter().map(|(id, flag)| (id.setting().name, *flag));
         for (name, flag) in names.chain([("noatime", libc::MS_NOATIME)]) {
-            if self.flags & flag != 0 {
+            if self.flags & flag & !UNKNOWN_TO_HELPER != 0 {
                 options.push(b',');
                 options.extend(name.as_bytes());
             }

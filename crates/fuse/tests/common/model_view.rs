@@ -103,11 +103,11 @@ impl View for ModelView {
     fn list_xattrs(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
         self.run(|t| posix::list_xattrs(t, ino))
     }
-    fn set_xattr(&self, _: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
-        self.run(|t| posix::set_xattr(t, ino, name, value, how))
+    fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
+        self.run(|t| posix::set_xattr(t, caller, ino, name, value, how))
     }
-    fn remove_xattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.run(|t| posix::remove_xattr(t, ino, name))
+    fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.run(|t| posix::remove_xattr(t, caller, ino, name))
     }
     fn space(&self) -> Result<VolumeSpace> {
         let (blocks, inodes) = (1 << 20, 1 << 16);

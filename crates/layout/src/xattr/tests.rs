@@ -14,7 +14,7 @@ fn attribute(index: u8, name: &str, value: &[u8]) -> Attribute {
 fn owned(entries: Result<Entries<'_>, &'static str>) -> Result<Vec<Attribute>, &'static str> {
     entries?
         .map(|entry| {
-            let Entry { index, name, value: Value::Here(value) } = entry? else {
+            let Entry { index, name, value: Value::Here(value), .. } = entry? else {
                 return Err("value in an inode");
             };
             Ok(Attribute { index, name: name.to_vec(), value: value.to_vec() })
@@ -128,4 +128,49 @@ fn every_bit_of_a_block_is_under_its_checksum() {
         bytes[at] ^= 0x20;
         assert!(entries_in_block(&bytes, &sb, BLOCK).is_err(), "byte {at}");
     }
+}
+
+/// The hash that is written, and that of machines whose names are of signed bytes.
+#[test]
+fn hashes_of_entries_match() {
+    let sb = superblock();
+    let mut list = vec![attribute(index::USER, "é", b"12345"), attribute(index::USER, "empty", b"")];
+    let mut block = vec![0; 1024];
+    write_block(&mut block, &sb, BLOCK, 1, &mut list);
+    let entries = || entries_in_block(&block, &sb, BLOCK).unwrap().map(Result::unwrap);
+    assert!(entries().all(|entry| hash_matches(&entry, &block, None)));
+    let first = entries().find(|entry| entry.name == "é".as_bytes()).unwrap();
+    let fold = |hash: u32, bits: u32, word: u32| hash.rotate_left(bits) ^ word;
+    // 0xC3 and 0xA9, the bytes of the name, with their signs.
+    let name = fold(fold(0, 5, 0xFFFF_FFC3), 5, 0xFFFF_FFA9);
+    let signed = fold(fold(name, 16, 0x3433_3231), 16, 0x35);
+    assert_ne!(first.hash, signed);
+    assert!(hash_matches(&Entry { hash: signed, ..first }, &block, None));
+    assert!(!hash_matches(&Entry { hash: first.hash ^ 1, ..first }, &block, None));
+    let of_value = Entry { value: Value::InInode { ino: 12, size_bytes: 5 }, ..first };
+    let hash = fold(fold(fold(0, 5, 0xC3), 5, 0xA9), 16, 77);
+    assert!(hash_matches(&Entry { hash, ..of_value }, &block, Some(77)));
+    assert!(!hash_matches(&Entry { hash, ..of_value }, &block, Some(78)));
+}
+
+#[test]
+fn overlaps_of_values_are_found() {
+    let sb = Superblock::zeroed();
+    let mut list = vec![attribute(index::USER, "a", b"12345"), attribute(index::USER, "b", b"678")];
+    let mut block = vec![0; 1024];
+    write_block(&mut block, &sb, BLOCK, 1, &mut list);
+    let overlap = |block: &[u8]| entries_in_block(block, &sb, BLOCK).unwrap().overlap();
+    assert!(!overlap(&block));
+    // The first value takes the last 8 bytes, the second the 4 bytes before them.
+    for (offset, is_wrong) in [(1016, true), (1013, true), (1012, false), (1008, false), (76, false)] {
+        let mut changed = block.clone();
+        put_u16(&mut changed, BLOCK_HEADER_BYTES + 20 + 2, offset);
+        assert_eq!(overlap(&changed), is_wrong, "second value at {offset}");
+    }
+    // The first value in the second entry.
+    put_u16(&mut block, BLOCK_HEADER_BYTES + 2, 60);
+    assert!(overlap(&block));
+    // The padding of the first value must be in the block as well.
+    put_u16(&mut block, BLOCK_HEADER_BYTES + 2, 1017);
+    assert!(overlap(&block));
 }

@@ -70,7 +70,12 @@ fn forged(part: ForgedPart, sequence: u32) -> Vec<u8> {
             bytes[18..20].copy_from_slice(&SAME_UUID_AND_LAST.to_be_bytes());
             bytes
         }
-        ForgedPart::Copy => vec![0xee; BLOCK_BYTES],
+        // Another one in each commit: a block that stays the same is not written.
+        ForgedPart::Copy => {
+            let mut bytes = vec![0xee; BLOCK_BYTES];
+            bytes[..4].copy_from_slice(&sequence.to_be_bytes());
+            bytes
+        }
         ForgedPart::Commit => header(COMMIT),
     }
 }

@@ -201,6 +201,7 @@ impl Subject for BlockWorkload {
             free: Arc::new(Mutex::new(pool.skip(1).collect())),
             history: BlockHistory::default(),
             generation: 0,
+            forged: None,
         };
         // The pool must exist before the oracle can check it.
         run.step(Vec::new())?;

@@ -26,6 +26,8 @@ pub(super) struct Run<'a> {
     pub free: Arc<Mutex<Vec<u64>>>,
     pub history: BlockHistory,
     pub generation: u32,
+    /// Sequence number of the last commit of forged transactions.
+    pub forged: Option<u32>,
 }
 
 impl Run<'_> {
@@ -174,16 +176,17 @@ impl Run<'_> {
         let place = LogPlace::find(&self.device.image()).ok_or("no journal")?;
         let commit_blocks = 1 + 1 + 3 * TRIPLES as u32 + 1;
         let lap = (place.blocks - place.first) / commit_blocks;
-        let sequence = self.last_sequence(&place) + 1;
+        // Read once: a forged commit that repeats blocks of the one before would not write them.
+        let sequence = self.forged.unwrap_or_else(|| self.last_sequence(&place)) + 1;
+        self.forged = Some(sequence);
         let parts = [ForgedPart::Descriptor, ForgedPart::Copy, ForgedPart::Commit];
+        // The log does not hold a whole number of commits, so it returns into the midst of one: to
+        // which part, and with which number, depends on its length. Seeds differ in both.
+        let number = sequence + lap + (self.seed / 3 % 3) as u32;
         let changes = (0..3 * TRIPLES)
             .map(|n| {
-                // The part that the log returns to depends on its length, so seeds differ in it.
                 let part = parts[((n + self.seed) % 3) as usize];
-                (
-                    POOL_START + 1 + n,
-                    BlockUse::Forged { part, sequence: sequence + lap + ((n / 3 + 1) % 3) as u32 },
-                )
+                (POOL_START + 1 + n, BlockUse::Forged { part, sequence: number })
             })
             .collect();
         self.free.lock().clear();

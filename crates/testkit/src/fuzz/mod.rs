@@ -14,7 +14,7 @@ pub mod codecs;
 mod kernel_recovery;
 pub mod operations;
 pub mod replay;
-mod reseal;
+pub(crate) mod reseal;
 pub mod volume;
 
 /// A target: its name, and its function.

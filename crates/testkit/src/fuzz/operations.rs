@@ -64,7 +64,7 @@ pub fn run(data: &[u8]) {
 
 /// With the promise that all of the modes above make.
 fn history(driver: Driver) -> History {
-    History { threads: vec![driver.finish()], promise: Promise::Sizes }
+    History { threads: vec![driver.finish()], promise: Promise::Sizes, goes_ahead: false }
 }
 
 struct Run {

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use xact_layout::checksum::crc32c;
 use xact_layout::dirent::DirFormat;
 use xact_layout::extent::{Expected, Node};
-use xact_layout::feature::ro_compat;
+use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::group::{GroupDesc, bitmap_checksum};
 use xact_layout::inode::{Inode, flag, inode_seed};
+use xact_layout::mmp::MMP_BYTES;
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_layout::{get_u16, htree, orphan, put_u32, xattr};
 use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Site};
@@ -34,6 +35,8 @@ pub enum Kind {
     Attributes,
     /// A block of the orphan file, with its seed.
     Orphans(u32),
+    /// The block of multi-mount protection.
+    Mmp,
     /// Without a checksum: a journal's first block, pointers of a mapped file, a symlink's target.
     Plain,
 }
@@ -57,6 +60,9 @@ impl Map {
         let sb = Superblock::decode(&raw).expect("a sound volume");
         let mut map = Map { sb, kinds: BTreeMap::new() };
         map.kinds.insert(map.sb.own_block().0, Kind::Superblock);
+        if map.sb.has_incompat(incompat::MMP) {
+            map.kinds.insert(map.sb.mmp_block(), Kind::Mmp);
+        }
         for group in 0..map.sb.group_count() {
             map.group(image, group);
         }
@@ -199,6 +205,7 @@ impl Map {
                 let users = xattr::refcount(&bytes);
                 xattr::set_refcount(&mut bytes, &self.sb, BlockNr(block), users);
             }
+            Kind::Mmp => self.seal_at(&mut bytes, self.sb.checksum_seed(), |_| MMP_BYTES - 4),
             Kind::Orphans(seed) => orphan::seal(&mut bytes, &self.sb, seed, BlockNr(block)),
         }
         image.write(&bytes, block * size as u64);

@@ -5,8 +5,11 @@
 //!    promise about this file; with the truncations and the commits of transactions among the first
 //!    `k` steps applied to it, and nothing of a transaction beyond `k`. A rename over another file
 //!    promises the data that the file had then, if the rename is among the first `k` steps.
-//! 2. Its size is one that it had at a moment since the last promise, cut by the truncations since
-//!    then. A size set by a transaction among the first `k` steps is final.
+//! 2. Its size is one that it had at a moment since the last promise and among the first `k` steps,
+//!    cut by the truncations since then. A size set by a transaction among the first `k` steps is
+//!    final. If an fsync need not wait for other files' changes, the size may be of a later moment
+//!    (`reach`): up to the next step that changes more of the file than its data, or removes data
+//!    from its end, or moves a folder.
 //! 3. In all modes but [`Promise::Sectors`] the size comes with the data: no sector is older than
 //!    the moment of the size.
 //! 4. With [`Promise::Writes`] all sectors are of the moment of the size.
@@ -48,6 +51,8 @@ pub struct Moments {
     pub synced: usize,
     /// The number of steps whose changes of names and attributes are present.
     pub k: usize,
+    /// The number of steps after which its size may be.
+    pub reach: usize,
     /// The number of steps that had begun.
     pub begun: usize,
 }
@@ -115,7 +120,7 @@ pub fn judge_file(
 }
 
 impl Legal {
-    fn of(thread: &ThreadHistory, id: Id, Moments { synced, k, begun }: Moments) -> Legal {
+    fn of(thread: &ThreadHistory, id: Id, Moments { synced, k, reach, begun }: Moments) -> Legal {
         let past = thread.past(id);
         let at = |v: usize| past.at(v);
         let born = past.born().filter(|&v| v <= begun).expect("the file exists after k steps");
@@ -135,7 +140,7 @@ impl Legal {
             is_commit(s) && at(s).zip(at(s + 1)).is_none_or(|(before, after)| before.len() != after.len())
         };
         let sized = forced.iter().rfind(|&&s| sets_size(s)).map_or(base, |s| base.max(s + 1));
-        let sizes = past.spans(sized..=k.max(base)).map(|(first, _, bytes)| {
+        let sizes = past.spans(sized..=reach.max(base)).map(|(first, _, bytes)| {
             let cuts = later(first).filter_map(|s| match &thread.steps[s].op {
                 Op::Truncate { size, .. } => Some(*size as usize),
                 _ => None,

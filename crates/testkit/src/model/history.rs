@@ -10,7 +10,7 @@ use crate::tree::Tree;
 
 use super::contents::Promise;
 use super::op::Op;
-use super::state::{Id, State};
+use super::state::{Content, Id, State};
 
 /// One operation that changed something or asked for durability.
 #[derive(Debug, Clone)]
@@ -40,8 +40,9 @@ pub struct ThreadHistory {
     pub states: Vec<State>,
     /// `digests[i]` identifies the first `i` steps and the state before them.
     digests: Vec<u64>,
-    /// `covered[i]` is the number of steps that are durable when step `i` is acknowledged.
-    covered: Vec<usize>,
+    /// `covered[i]` is the number of steps that are durable when step `i` is acknowledged. The
+    /// second number is for volumes on which an fsync need not wait for others (`goes_ahead`).
+    covered: Vec<(usize, usize)>,
     /// The history of each file, so that judging one does not have to search all states.
     files: HashMap<Id, Past>,
     /// The steps that sync everything.
@@ -146,7 +147,8 @@ impl ThreadHistory {
         self.steps.push(Step { op, began, ended, touched });
         self.states.push(state);
         self.names.push(OnceLock::new());
-        self.covered.push(self.covers(self.steps.len() - 1));
+        let step = self.steps.len() - 1;
+        self.covered.push((self.covers(step, false), self.covers(step, true)));
         self.note_last();
         Ok(())
     }
@@ -197,6 +199,31 @@ impl ThreadHistory {
         self.files.get(&id).expect("the file was there once")
     }
 
+    /// The number of steps, `k` or more, up to which an fsync may have made a file's data durable
+    /// if the volume is otherwise as after `k` steps: until a step changes more of the file than
+    /// its data, or shortens it, or a folder moves, or a transaction is committed.
+    pub fn reach(&self, id: Id, k: usize, begun: usize) -> usize {
+        let is_folder = |s: usize, path: &str| {
+            let state = &self.states[s];
+            let node = state.resolve(path).ok().and_then(|id| state.node(id));
+            node.is_some_and(|node| matches!(node.content, Content::Dir(_)))
+        };
+        let touching = &self.past(id).touching;
+        let ends = |s: usize| match &self.steps[s].op {
+            Op::Rename { from, to, .. } if is_folder(s, from) || is_folder(s, to) => true,
+            Op::Commit { .. } => true,
+            Op::Truncate { .. } => touching.contains(&s) && !self.grows(s),
+            op => !op.is_sync() && !op.is_inside() && touching.contains(&s),
+        };
+        (k..begun).find(|&s| ends(s)).unwrap_or(begun)
+    }
+
+    /// Whether a truncation makes its file longer.
+    fn grows(&self, s: usize) -> bool {
+        let length = |state: &State| state.node(self.steps[s].touched[0])?.file().map(|bytes| bytes.len());
+        length(&self.states[s]) < length(&self.states[s + 1])
+    }
+
     /// Steps that had been called at `time`.
     fn called(&self, time: Time) -> usize {
         self.steps.partition_point(|s| s.began < time)
@@ -216,29 +243,31 @@ impl ThreadHistory {
     }
 
     /// The number of steps that must be present after a crash at `time`, by this thread's promises.
-    fn promised(&self, time: Time) -> usize {
+    fn promised(&self, time: Time, goes_ahead: bool) -> usize {
         let acknowledged = self.steps.iter().zip(&self.covered).filter(|(step, _)| step.acknowledged(time));
-        acknowledged.map(|(_, covered)| *covered).max().unwrap_or(0)
+        acknowledged.map(|(_, (all, ahead))| if goes_ahead { *ahead } else { *all }).max().unwrap_or(0)
     }
 
     /// The number of steps that step `s` promises, once it is acknowledged.
-    fn covers(&self, s: usize) -> usize {
+    fn covers(&self, s: usize, goes_ahead: bool) -> usize {
         let step = &self.steps[s];
         match &step.op {
             Op::Sync => s,
             // A commit without effect promises nothing.
             Op::Commit { durable: true, .. } if !self.states[s].same(&self.states[s + 1]) => s + 1,
-            Op::Fsync { .. } => self.last_change(s, step.touched[0], true),
-            Op::Fdatasync { .. } => self.last_change(s, step.touched[0], false),
+            Op::Fsync { .. } => self.last_change(s, step.touched[0], true, goes_ahead),
+            Op::Fdatasync { .. } => self.last_change(s, step.touched[0], false, goes_ahead),
             _ => 0,
         }
     }
 
     /// One past the last of the first `before` steps that an fsync (`all`) or fdatasync of `id`
-    /// covers.
-    fn last_change(&self, before: usize, id: Id, all: bool) -> usize {
+    /// covers. If it may go ahead, a truncation that makes the file longer is a change of its data
+    /// alone.
+    fn last_change(&self, before: usize, id: Id, all: bool, goes_ahead: bool) -> usize {
         let covers = |n: usize, step: &Step| {
             let metadata = match &step.op {
+                Op::Truncate { .. } if goes_ahead => !self.grows(n),
                 // A change of data, even if whole blocks are allocated or freed.
                 Op::Truncate { .. } | Op::Commit { .. } => true,
                 op if op.is_inside() => false,
@@ -263,6 +292,8 @@ impl ThreadHistory {
 pub struct History {
     pub threads: Vec<ThreadHistory>,
     pub promise: Promise,
+    /// An fsync of a file need not wait for changes of others.
+    pub goes_ahead: bool,
 }
 
 impl History {
@@ -316,7 +347,7 @@ impl History {
 
     /// The number of steps of `thread` that must be present after a crash at `time`.
     pub fn floor(&self, thread: usize, time: Time) -> usize {
-        let own = self.threads[thread].promised(time);
+        let own = self.threads[thread].promised(time, self.goes_ahead);
         self.syncs_elsewhere(thread, time)
             .map(|began| self.threads[thread].ended_before(began))
             .fold(own, usize::max)

@@ -74,7 +74,8 @@ impl History {
         for (&id, entry) in files {
             let Body::File(bytes) = &entry.body else { continue };
             let synced = self.synced(number, time, id);
-            judge_file(thread, self.promise, id, bytes, Moments { synced, k, begun })
+            let reach = if self.goes_ahead { thread.reach(id, k, begun) } else { k };
+            judge_file(thread, self.promise, id, bytes, Moments { synced, k, reach, begun })
                 .map_err(|why| format!("file {id} ({}): {why}", path_of(&thread.states[k], id)))?;
         }
         Ok(())

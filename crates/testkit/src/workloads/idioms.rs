@@ -83,7 +83,19 @@ pub fn two_appends(s: &mut Driver, _: &mut Rng) -> Done {
     Ok(())
 }
 
-/// The sizes that the files of [`two_appends`] had between two calls.
+/// Appends that arrive in two parts (DIU-1), each with a `sync` between the parts.
+pub fn appends_in_parts(s: &mut Driver, _: &mut Rng) -> Done {
+    const KIB: u64 = 1024;
+    for round in 0..4 {
+        let path = format!("/parts{round}");
+        s.create(&path)?;
+        s.append(&path, 14 * KIB)?;
+        s.append_in_parts(&path, 2 * KIB, 4 * KIB)?;
+    }
+    Ok(())
+}
+
+/// The sizes that the files of [`two_appends`] and [`appends_in_parts`] had between two calls.
 pub fn no_half_append(tree: &Tree) -> Result<(), String> {
     const SIZES_KIB: [usize; 4] = [0, 14, 15, 20];
     for (path, entry) in &tree.entries {
@@ -213,6 +225,66 @@ pub fn orphans(s: &mut Driver, rng: &mut Rng) -> Done {
         s.fsync(&large)?;
     }
     Ok(())
+}
+
+/// Files of all kinds that are made and deleted in one commit, beside others that stay, with syncs
+/// in between: the former leave nothing, and the commit does not write what they changed. What
+/// returns to an older state, behind a sync, must be written.
+pub fn short_lived(s: &mut Driver, rng: &mut Rng) -> Done {
+    s.create("/stays")?;
+    s.mkdir("/dir")?;
+    s.append("/stays", 5000)?;
+    s.sync()?;
+    for round in 0..9u64 {
+        let folder = *rng.pick(&["", "/dir"]);
+        // Names of several blocks: the folder grows, gets an index, and shrinks again.
+        let suffix = if rng.one_in(2) { "-a-long-name".repeat(8) } else { String::new() };
+        let name = |kind: &str, n: u64| format!("{folder}/{kind}{round}-{n}{suffix}");
+        let count = 1 + rng.below(24);
+        for n in 0..count {
+            s.create(&name("empty", n))?;
+            if rng.one_in(2) {
+                s.unlink(&name("empty", n))?;
+                s.create(&name("empty", n))?;
+            }
+        }
+        s.create(&name("data", 0))?;
+        s.append(&name("data", 0), 1 + rng.below(9000))?;
+        s.link(&name("data", 0), &name("link", 0))?;
+        s.link("/stays", &name("link", 1))?;
+        s.set_xattr(&name("data", 0), "user.long", &[round as u8; 600])?;
+        s.symlink(&"a-target/".repeat(20), &name("symlink", 0))?;
+        s.mkdir(&name("folder", 0))?;
+        s.create(&format!("{}/in", name("folder", 0)))?;
+        match rng.below(5) {
+            0 => s.sync()?,
+            1 => s.fsync("/stays")?,
+            2 => s.fsync(&name("data", 0))?,
+            _ => {}
+        }
+        let held = if rng.one_in(2) { Some(s.hold(&name("data", 0))?) } else { None };
+        for n in 0..count {
+            s.unlink(&name("empty", n))?;
+        }
+        for (kind, n) in [("data", 0), ("link", 0), ("link", 1), ("symlink", 0)] {
+            s.unlink(&name(kind, n))?;
+        }
+        s.unlink(&format!("{}/in", name("folder", 0)))?;
+        s.rmdir(&name("folder", 0))?;
+        if rng.one_in(3) {
+            s.append("/stays", 100)?;
+        }
+        if rng.one_in(3) {
+            s.fsync("/stays")?;
+        }
+        if let Some(held) = held {
+            s.release(held);
+        }
+        if rng.one_in(2) {
+            s.sync()?;
+        }
+    }
+    s.sync()
 }
 
 /// FileOps of many extents: every other block written, then the gaps, then holes.
@@ -452,6 +524,46 @@ pub fn overwrites(s: &mut Driver, rng: &mut Rng) -> Done {
             1 | 2 => s.fsync(path)?,
             3 => s.fdatasync(path)?,
             _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Small overwrites, each followed by one of the calls that make them durable, with metadata to
+/// commit or without. `data=adaptive` promises that a crash leaves all or nothing of what such a
+/// call writes.
+pub fn small_syncs(s: &mut Driver, rng: &mut Rng) -> Done {
+    const FILES: [&str; 3] = ["/a", "/b", "/c"];
+    for path in FILES {
+        s.create(path)?;
+        s.append(path, 20_000)?;
+    }
+    s.sync()?;
+    // From now on these files are known as synced.
+    for path in FILES {
+        s.write(path, 100, 5000)?;
+        s.fsync(path)?;
+    }
+    for _ in 0..60 {
+        let path = *rng.pick(&FILES);
+        let size = s.size(path);
+        let writes = 1 + rng.below(2);
+        for _ in 0..writes {
+            match rng.below(8) {
+                0 => s.append(path, 1 + rng.below(3000))?,
+                1 => s.write(path, rng.below(size), 1 + rng.below(300))?,
+                2 => s.write(path, size - 1000, 4000)?,
+                _ => s.write(path, rng.below(size / 2), 2000 + rng.below(size / 2 - 2000))?,
+            }
+        }
+        match rng.below(8) {
+            0 => s.sync()?,
+            1..=3 => s.fdatasync(path)?,
+            _ => s.fsync(path)?,
+        }
+        if s.size(path) > 40_000 {
+            s.truncate(path, 18_000)?;
+            s.fsync(path)?;
         }
     }
     Ok(())

@@ -1,17 +1,22 @@
 //! The workloads on files.
 
+mod ahead;
 mod idioms;
 mod modes;
 pub(crate) mod random;
 mod synced;
 mod transactions;
 
+use std::time::Duration;
+
 use xact::{DataMode, Fsync, InodeUpdate, LogRecords};
 use xact_consistency::CommitWrites;
 use xact_fs::Synced;
+use xact_types::Steps;
 
 use crate::files::{FileWorkload, Format, SMALL, Script};
 use crate::image::Image;
+use crate::model::Promise;
 
 const LARGE_BLOCKS: Format =
     Format { options: &["-b", "4096", "-J", "size=4"], size: "16M", pool_bytes: None };
@@ -36,6 +41,11 @@ const GENERATIONS: Format =
     Format { options: &["-b", "1024", "-O", "^has_journal"], size: "8M", pool_bytes: Some(SMALL_POOL) };
 const GENERATIONS_4K: Format =
     Format { options: &["-b", "4096", "-O", "^has_journal"], size: "16M", pool_bytes: Some(8 << 20) };
+const GENERATIONS_QUOTAS: Format = Format {
+    options: &["-b", "1024", "-I", "256", "-O", "^has_journal,quota,project"],
+    size: "8M",
+    pool_bytes: Some(SMALL_POOL),
+};
 const SMALL_POOL: u64 = 2 << 20;
 
 const NO_JOURNAL: Format =
@@ -74,6 +84,7 @@ fn workload(name: &'static str, script: Script) -> FileWorkload {
         log_records: LogRecords::Block,
         fsync: Fsync::Log,
         discard: false,
+        steps: Steps::default(),
         synced: Synced::default(),
         from_open_to_close: false,
         also: None,
@@ -92,9 +103,36 @@ fn sub_block(name: &'static str, workload: FileWorkload) -> FileWorkload {
     FileWorkload { name, log_records: LogRecords::SubBlock, ..workload }
 }
 
+/// Each sync writes so little that all of it survives or nothing.
+fn small_syncs(name: &'static str, workload: FileWorkload) -> FileWorkload {
+    let held_to = Some(Promise::Writes);
+    FileWorkload { name, held_to, ..in_mode(DataMode::Adaptive, workload) }
+}
+
 /// With an additional check for persisted transactions.
 fn kept(name: &'static str, workload: FileWorkload) -> FileWorkload {
     FileWorkload { name, also: Some(transactions::decided_once), ..workload }
+}
+
+/// With so little in each step that the borders between steps are crossed.
+fn in_small_steps(name: &'static str, workload: FileWorkload) -> FileWorkload {
+    FileWorkload { name, steps: Steps::SMALL, ..workload }
+}
+
+/// Writes that arrive in parts. However slow the machine is, the next part comes in time.
+fn in_parts(name: &'static str) -> FileWorkload {
+    FileWorkload {
+        format: LARGE_BLOCKS,
+        steps: Steps { next_part: Duration::from_secs(60), ..Steps::default() },
+        also: Some(idioms::no_half_append),
+        ..workload(name, idioms::appends_in_parts)
+    }
+}
+
+/// Each fsync of an old file goes ahead of other changes, if there are any.
+fn ahead(workload: FileWorkload) -> FileWorkload {
+    let steps = Steps { ahead_blocks: 1, ..workload.steps };
+    FileWorkload { fsync: Fsync::File, steps, ..workload }
 }
 
 fn in_mode(data_mode: DataMode, workload: FileWorkload) -> FileWorkload {
@@ -136,6 +174,9 @@ pub fn all() -> Vec<FileWorkload> {
         workload("wrap", idioms::wrap),
         workload("reuse", idioms::reuse),
         workload("orphans", idioms::orphans),
+        workload("short-lived", idioms::short_lived),
+        single("single-short-lived", idioms::short_lived),
+        FileWorkload { format: QUOTAS, ..single("short-lived-quota", idioms::short_lived) },
         FileWorkload { discard: true, ..workload("discard-reuse", idioms::reuse) },
         FileWorkload { discard: true, ..workload("discard-refill", idioms::refill) },
         FileWorkload { discard: true, ..single("discard-tx", transactions::overwrite) },
@@ -199,11 +240,21 @@ pub fn all() -> Vec<FileWorkload> {
             threads: vec![random::mix, transactions::overwrite, random::data],
             ..in_mode(DataMode::Adaptive, single("adaptive-threads", random::mix))
         },
+        small_syncs("small-syncs", single("", idioms::small_syncs)),
+        small_syncs(
+            "small-syncs-4k",
+            FileWorkload { format: LARGE_BLOCKS, ..workload("", idioms::small_syncs) },
+        ),
+        small_syncs("small-syncs-ext3", FileWorkload { format: EXT3, ..single("", idioms::small_syncs) }),
+        in_mode(DataMode::Selective, single("small-syncs-selective", idioms::small_syncs)),
+        in_mode(DataMode::Journal, workload("small-syncs-journal", idioms::small_syncs)),
         FileWorkload {
             format: LARGE_BLOCKS,
             also: Some(idioms::no_half_append),
             ..workload("two-appends", idioms::two_appends)
         },
+        in_parts("appends-in-parts"),
+        FileWorkload { data_mode: DataMode::Adaptive, ..in_parts("adaptive-appends-in-parts") },
         sub_block("patches-mix", in_mode(DataMode::Adaptive, single("", random::mix))),
         sub_block("patches-two-step", workload("", random::mix)),
         sub_block("patches-wrap", in_mode(DataMode::Adaptive, single("", idioms::wrap))),
@@ -220,6 +271,16 @@ pub fn all() -> Vec<FileWorkload> {
         ),
         workload("switch", modes::switch),
         single("single-switch", modes::switch),
+        in_mode(DataMode::Adaptive, single("choices", modes::choices)),
+        FileWorkload {
+            held_to: Some(Promise::Sizes),
+            ..in_mode(DataMode::Journal, workload("choices-two-step", modes::choices))
+        },
+        // The volume does not order its data; these files do.
+        FileWorkload {
+            held_to: Some(Promise::Sizes),
+            ..in_mode(DataMode::Writeback, single("choices-ordered", modes::ordered_choices))
+        },
         workload("mode-reuse", modes::reuse),
         workload("synced-flags", synced::by_flags),
         FileWorkload { synced: ALL_SYNCED, ..single("synced-option", synced::by_option) },
@@ -228,6 +289,20 @@ pub fn all() -> Vec<FileWorkload> {
             ..in_mode(DataMode::Adaptive, single("synced-adaptive", synced::by_option))
         },
         single("single-mode-reuse", modes::reuse),
+        in_small_steps("steps-mix", workload("", random::mix)),
+        in_small_steps("steps-data", in_mode(DataMode::Adaptive, single("", random::data))),
+        in_small_steps("steps-journal", in_mode(DataMode::Journal, single("", random::data))),
+        in_small_steps("steps-orphans", workload("", idioms::orphans)),
+        in_small_steps("steps-wrap", workload("", idioms::wrap)),
+        in_small_steps("steps-old-versions", single("", transactions::old_versions)),
+        FileWorkload {
+            name: "steps-threads",
+            threads: vec![random::mix, transactions::overwrite, random::data],
+            // A write that is longer than a batch may be half there if another thread commits
+            // between two batches. None is here.
+            steps: Steps { batch_pages: 64, ..Steps::SMALL },
+            ..single("", random::mix)
+        },
     ]
 }
 
@@ -236,10 +311,10 @@ pub fn generations_volume() -> Image {
     GENERATIONS.make()
 }
 
-/// The same on volumes with generations. Each fsync makes a generation; in some it goes to the log,
-/// and in some of these with its data.
+/// The same on volumes with generations. Each fsync makes a generation; in some it goes to the log.
+/// In some of these it takes its data along, and goes ahead of other changes.
 pub fn on_generations() -> Vec<FileWorkload> {
-    const LOGGED: [(&str, &str); 18] = [
+    const LOGGED: [(&str, &str); 19] = [
         ("gen-synced-flags", "gen-log-synced-flags"),
         ("gen-synced-option", "gen-log-synced-option"),
         ("gen-mix", "gen-log-mix"),
@@ -250,6 +325,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
         ("gen-wrap", "gen-log-wrap"),
         ("gen-reuse", "gen-log-reuse"),
         ("gen-orphans", "gen-log-orphans"),
+        ("gen-short-lived", "gen-log-short-lived"),
         ("gen-full", "gen-log-full"),
         ("gen-refill", "gen-log-refill"),
         ("gen-tx", "gen-log-tx"),
@@ -288,18 +364,52 @@ pub fn on_generations() -> Vec<FileWorkload> {
         let workload = by_generations.iter().find(|w| w.name == *of).expect("a workload of this name");
         FileWorkload { name, ..workload.clone() }
     });
-    let along = along.chain([overwrites]);
-    let along = along.map(|w| in_mode(DataMode::Adaptive, FileWorkload { fsync: Fsync::Log, ..w }));
+    let choices =
+        FileWorkload { format: GENERATIONS, ..workload("gen-choices", modes::choices_of_generations) };
+    let along = along.chain([overwrites, choices]);
+    let along = along.map(|w| ahead(in_mode(DataMode::Adaptive, w)));
+    let beside = |name, format| {
+        let workload = FileWorkload { format, ..workload(name, ahead::beside_others) };
+        ahead(in_mode(DataMode::Adaptive, workload))
+    };
+    let threads: Vec<Script> = vec![ahead::beside_others, random::names, ahead::beside_others];
+    let beside = [
+        beside("gen-ahead", GENERATIONS),
+        beside("gen-ahead-4k", GENERATIONS_4K),
+        beside("gen-ahead-quota", GENERATIONS_QUOTAS),
+        in_mode(DataMode::Ordered, beside("gen-ahead-ordered", GENERATIONS)),
+        FileWorkload { threads, ..beside("gen-ahead-threads", GENERATIONS) },
+    ];
     let unordered = [("gen-unordered-mix", "gen-mix"), ("gen-unordered-snapshots", "gen-snapshots")];
     let unordered = unordered.into_iter().map(|(name, of)| {
         let workload = by_generations.iter().find(|w| w.name == of).expect("a workload of this name");
         FileWorkload { name, fsync: Fsync::Log, ..in_mode(DataMode::Writeback, workload.clone()) }
     });
-    by_generations.iter().cloned().chain(logged).chain([freed]).chain(along).chain(unordered).collect()
+    const STEPS: [(&str, &str); 3] = [
+        ("gen-mix", "gen-steps-mix"),
+        ("gen-data", "gen-steps-data"),
+        ("gen-snapshots", "gen-steps-snapshots"),
+    ];
+    let steps = STEPS.iter().map(|(of, name)| {
+        let workload = by_generations.iter().find(|w| w.name == *of).expect("a workload of this name");
+        FileWorkload { fsync: Fsync::File, ..in_small_steps(name, workload.clone()) }
+    });
+    let steps = steps.collect::<Vec<_>>();
+    by_generations
+        .iter()
+        .cloned()
+        .chain(logged)
+        .chain([freed])
+        .chain(along)
+        .chain(beside)
+        .chain(unordered)
+        .chain(steps)
+        .chain([FileWorkload { format: GENERATIONS, ..in_parts("gen-appends-in-parts") }])
+        .collect()
 }
 
 fn each_a_generation() -> Vec<FileWorkload> {
-    const NAMES: [(&str, &str); 22] = [
+    const NAMES: [(&str, &str); 23] = [
         ("synced-flags", "gen-synced-flags"),
         ("synced-option", "gen-synced-option"),
         ("session", "gen-session"),
@@ -314,6 +424,7 @@ fn each_a_generation() -> Vec<FileWorkload> {
         ("wrap", "gen-wrap"),
         ("reuse", "gen-reuse"),
         ("orphans", "gen-orphans"),
+        ("short-lived", "gen-short-lived"),
         ("fragments", "gen-fragments"),
         ("full", "gen-full"),
         ("refill", "gen-refill"),

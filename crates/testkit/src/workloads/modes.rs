@@ -6,9 +6,21 @@ use crate::rng::Rng;
 
 /// Two files, each journaled now and then, that are overwritten, truncated and synced in turn.
 pub fn switch(s: &mut Driver, rng: &mut Rng) -> Done {
+    changing(s, rng, |_, _| Ok(()), |s, _, path, lot| s.set_journaled(path, lot < 2))
+}
+
+/// Two files, begun with `begin`, that are overwritten, truncated and synced in turn. A third of
+/// the steps is `choose`, with a lot below 4.
+fn changing(
+    s: &mut Driver,
+    rng: &mut Rng,
+    begin: impl Fn(&mut Driver, &str) -> Done,
+    choose: impl Fn(&mut Driver, &mut Rng, &str, u64) -> Done,
+) -> Done {
     const FILES: [&str; 2] = ["/a", "/b"];
     for path in FILES {
         s.create(path)?;
+        begin(s, path)?;
         s.append(path, 12_000)?;
     }
     s.sync()?;
@@ -16,8 +28,7 @@ pub fn switch(s: &mut Driver, rng: &mut Rng) -> Done {
         let path = *rng.pick(&FILES);
         let size = s.size(path);
         match rng.below(12) {
-            0 | 1 => s.set_journaled(path, true)?,
-            2 | 3 => s.set_journaled(path, false)?,
+            lot @ 0..=3 => choose(s, rng, path, lot)?,
             4 => s.append(path, 1 + rng.below(3000))?,
             5 => s.truncate(path, rng.below(14_000))?,
             6 if size > 4000 => s.punch(path, rng.below(size - 3000), 3000)?,
@@ -60,4 +71,30 @@ pub fn reuse(s: &mut Driver, rng: &mut Rng) -> Done {
         }
     }
     Ok(())
+}
+
+/// Two files that get a data mode of their own now and then.
+fn choosing(s: &mut Driver, rng: &mut Rng, words: &[&str]) -> Done {
+    let set = |s: &mut Driver, path: &str, word: &str| s.set_xattr(path, "user.xact.data", word.as_bytes());
+    changing(
+        s,
+        rng,
+        |s, path| set(s, path, words[0]),
+        |s, rng, path, _| set(s, path, rng.pick::<&str>(words)),
+    )
+}
+
+/// All choices.
+pub fn choices(s: &mut Driver, rng: &mut Rng) -> Done {
+    choosing(s, rng, &["ordered", "none", "data", "selective", "adaptive"])
+}
+
+/// Those that order the data of a file where the volume does not.
+pub fn ordered_choices(s: &mut Driver, rng: &mut Rng) -> Done {
+    choosing(s, rng, &["ordered", "data", "selective", "adaptive"])
+}
+
+/// Those of a volume with generations.
+pub fn choices_of_generations(s: &mut Driver, rng: &mut Rng) -> Done {
+    choosing(s, rng, &["ordered", "none", "adaptive"])
 }

@@ -100,6 +100,7 @@ impl<'a> Commit<'a> {
     /// Files whose contents change, with the new contents.
     pub fn files(&self, block_size: u32, durability: Durability) -> impl Iterator<Item = (Ino, NewContents)> {
         let replaced_soon = durability == Durability::Consolidated;
+        let may_wait = durability != Durability::Durable;
         let block_size = u64::from(block_size);
         let changed = || self.nodes().filter(|(_, node)| changes_contents(node));
         let in_commit = changed().map(|(_, node)| node.file.blocks.with_contents()).sum();
@@ -115,7 +116,7 @@ impl<'a> Commit<'a> {
             let blocks = file.blocks.iter().map(|(at, block)| (*at, block.clone())).collect();
             let reserved = reserved.iter().map(file_blocks).collect();
             let (cut, is_new) = (file.base_end, node.born);
-            (ino, NewContents { blocks, cut, reserved, is_new, in_commit, replaced_soon })
+            (ino, NewContents { blocks, cut, reserved, is_new, in_commit, replaced_soon, may_wait })
         })
     }
 

@@ -1,4 +1,5 @@
-//! Contention management: precedence for a transaction that was aborted several times (TX-21).
+//! Contention management: precedence for a transaction that was aborted several times (TX-21), and
+//! conflicts between open transactions ([`open_writes`]).
 //!
 //! The first transaction to commit wins, so one of several conflicting transactions always commits.
 //! But a long transaction may lose to a stream of short ones again and again. A transaction that is
@@ -36,6 +37,7 @@
 //! no lock for which others wait, and claims have terms.
 
 pub(crate) mod abort_history;
+pub(crate) mod open_writes;
 pub(crate) mod wait_budget;
 
 use std::collections::BTreeSet;
@@ -47,6 +49,7 @@ use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 use xact_types::Ino;
 
 pub use abort_history::{AbortHistory, LostAttempt};
+use open_writes::OpenWrites;
 use wait_budget::WaitBudgets;
 
 /// Minimum term of a claim, which is added to it, for very short attempts.
@@ -62,6 +65,7 @@ pub struct ContentionManager {
     ended: Condvar,
     /// Number of waiting commits.
     waiting: AtomicUsize,
+    open_writes: OpenWrites,
 }
 
 #[derive(Debug, Default)]
@@ -164,6 +168,11 @@ impl ContentionManager {
                 claims.wait_budgets.note_wait(owner, now);
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn recorded_items(&self) -> usize {
+        self.open_writes.recorded_items()
     }
 
     /// Number of commits that are waiting for a transaction with a claim.

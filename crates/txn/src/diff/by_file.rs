@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use xact_fs::posix::{self, Access, Credentials};
 use xact_fs::{Attr, FileKind, InodeOps};
-use xact_types::{AccessCheck, Ino, Result};
+use xact_types::{AccessCheck, Ino, Result, path_by_number, path_in};
 
 use super::budget::Budget;
 use super::by_path::Found;
@@ -22,7 +22,8 @@ type FilesByPath = BTreeMap<Vec<u8>, Attr>;
 const FILE_BYTES: usize = 3 * size_of::<Attr>() + 256;
 
 /// The list of differences by file between the sides `old` and `new`. A folder that `who` may not
-/// list is not walked; if it was renamed, it stays one difference.
+/// list is not walked; if it was renamed, it stays one difference. So does a renamed folder with
+/// paths that are too long to be shown, beside the files that are shown.
 pub(crate) fn of(
     found: Vec<Found>,
     who: Option<&Credentials>,
@@ -34,7 +35,7 @@ pub(crate) fn of(
     // Paths at which only attributes differ.
     let mut attributes = HashSet::new();
     let mut folders = Vec::new();
-    for Found { difference, replaced, .. } in found {
+    for Found { difference, replaced, deep, .. } in found {
         let Difference { what, path, from, old: was, new: is, .. } = &difference;
         if *what == What::Attributes {
             attributes.insert(path.clone());
@@ -45,8 +46,10 @@ pub(crate) fn of(
         put(&mut after, path, *is);
         match (from, is) {
             (Some(from), Some(folder)) if is_folder(is) => {
-                let whole = walk(old, who, folder.ino, from, &mut before, budget)?
-                    & walk(new, who, folder.ino, path, &mut after, budget)?;
+                // A path that is shown by number is too long.
+                let start = |path: &Vec<u8>| deep.is_empty().then(|| path.clone());
+                let whole = walk(old, who, (folder.ino, start(from)), &mut before, budget)?
+                    & walk(new, who, (folder.ino, start(path)), &mut after, budget)?;
                 if !whole {
                     folders.push(difference);
                 }
@@ -67,17 +70,20 @@ fn put(files: &mut FilesByPath, path: &[u8], attr: Option<Attr>) {
     }
 }
 
-/// Lists all files below a folder; false if `who` may not list one of the folders.
+/// A folder and its path, unless that is too long to be shown.
+type Folder = (Ino, Option<Vec<u8>>);
+
+/// Lists all files below a folder; false if `who` may not list one of the folders, or if a path is
+/// too long to be shown.
 fn walk(
     tree: &mut (impl InodeOps + ?Sized),
     who: Option<&Credentials>,
-    folder: Ino,
-    path: &[u8],
+    top: Folder,
     files: &mut FilesByPath,
     budget: &mut Budget,
 ) -> Result<bool> {
     let mut whole = true;
-    let mut left = vec![(folder, path.to_vec())];
+    let mut left = vec![top];
     while let Some((folder, path)) = left.pop() {
         if let Some(who) = who
             && AccessCheck::DiffPermission.is_made()
@@ -96,13 +102,15 @@ fn walk(
         })?;
         fits?;
         for (name, ino) in names {
-            budget.add(FILE_BYTES + 2 * (path.len() + name.len()))?;
-            let path = [&path, &b"/"[..], &name].concat();
+            budget.add(FILE_BYTES + 2 * (path.as_ref().map_or(0, Vec::len) + name.len()))?;
+            let below = path.as_ref().and_then(|path| path_in(path, &name));
+            whole &= below.is_some();
             let attr = tree.attr(ino)?;
             if attr.kind == FileKind::Directory {
-                left.push((ino, path));
+                left.push((ino, below));
             } else {
-                files.insert(path, attr);
+                let by_number = || [&path_by_number(folder)[..], b"/", &name].concat();
+                files.insert(below.unwrap_or_else(by_number), attr);
             }
         }
     }
@@ -116,6 +124,8 @@ fn pair(before: FilesByPath, mut after: FilesByPath, attributes: &HashSet<Vec<u8
     let mut gone: HashMap<Ino, Vec<(Vec<u8>, Attr)>> = HashMap::new();
     for (path, old) in before {
         match after.remove(&path) {
+            // A file deep in a renamed folder is shown by number in both states.
+            Some(new) if old == new => {}
             Some(new) => {
                 let same = old.ino == new.ino && attributes.contains(&path);
                 let what = if same { What::Attributes } else { What::Modified };

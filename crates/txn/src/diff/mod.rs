@@ -50,7 +50,7 @@ impl Difference {
 }
 
 /// The two states of the volume that are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The state as of the transaction's begin (or its last partial commit).
     Old,

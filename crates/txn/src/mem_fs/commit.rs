@@ -7,8 +7,9 @@ use std::sync::Arc;
 use xact_fs::inode_ops::mem::{MemNode, MemTree};
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Allocate, Attr, AttrChange, BlockContents, ChangedBy, DirItem, Entry, InodeOps, InstallOps, Name,
-    NewContents, NewInode, ReservationOps, SeekTo, Stamp, ValidationOps, XattrChanges, is_persisted_folder,
+    Allocate, Attr, AttrChange, BlockContents, ChangedBy, DataMode, DirItem, Entry, InodeOps, InstallOps,
+    Name, NewContents, NewInode, ReservationOps, SeekTo, Stamp, ValidationOps, XattrChanges,
+    is_persisted_folder,
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result};
 
@@ -288,6 +289,10 @@ impl InodeOps for MemCommit<'_> {
 
     fn has_projects(&self) -> bool {
         self.tree.has_projects()
+    }
+
+    fn takes_file_mode(&self, mode: DataMode) -> bool {
+        self.tree.takes_file_mode(mode)
     }
 
     fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use xact_fs::inode_ops::mem::MemTree;
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Attr, ChangedBy, CommitSize, CommitTarget, DirItem, Entry, HoldsTxSpace, InodeLimits, InodeOps, Name,
-    NewContents, ReadAsOf, SeekTo, SpaceLimits, SpillPlace, SpilledBlock, Staging, Stamp, XattrChanges,
+    Attr, ChangedBy, CommitSize, CommitTarget, DataMode, DirItem, Entry, HoldsTxSpace, InodeLimits, InodeOps,
+    Name, NewContents, ReadAsOf, SeekTo, SpaceLimits, SpillPlace, SpilledBlock, Staging, Stamp, XattrChanges,
 };
 use xact_types::{CommitId, Error, FileBlock, Ino, Result, Timestamp};
 
@@ -243,6 +243,10 @@ impl InodeLimits for MemFs {
 
     fn has_projects(&self) -> bool {
         self.state.lock().tree.has_projects()
+    }
+
+    fn takes_file_mode(&self, mode: DataMode) -> bool {
+        self.state.lock().tree.takes_file_mode(mode)
     }
 
     fn link_max(&self) -> u32 {

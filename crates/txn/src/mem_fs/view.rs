@@ -107,12 +107,12 @@ impl View for MemFs {
         self.outside(|t| posix::list_xattrs(t, ino))
     }
 
-    fn set_xattr(&self, _: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
-        self.outside(|t| posix::set_xattr(t, ino, name, value, how))
+    fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
+        self.outside(|t| posix::set_xattr(t, caller, ino, name, value, how))
     }
 
-    fn remove_xattr(&self, _: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.outside(|t| posix::remove_xattr(t, ino, name))
+    fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.outside(|t| posix::remove_xattr(t, caller, ino, name))
     }
 
     fn space(&self) -> Result<VolumeSpace> {

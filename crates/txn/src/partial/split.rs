@@ -95,10 +95,12 @@ impl Overlay {
     /// Refuses folders that would contain each other. `parent` returns a folder's parent in the
     /// base.
     pub fn check_shape(&self, parent: impl Fn(Ino) -> Result<Ino>, met: &Paths) -> Result<()> {
+        // Folders from which a way to the root is known, so that each folder is visited once.
+        let mut sound = BTreeSet::new();
         for (&dir, node) in self.nodes.iter().filter(|(_, node)| node.parent.is_some()) {
             let mut at = dir;
             let mut seen = BTreeSet::new();
-            while at != Ino::ROOT {
+            while at != Ino::ROOT && !sound.contains(&at) {
                 if !seen.insert(at) {
                     let path = met.of(dir);
                     return Err(Error::Usage(format!(
@@ -112,6 +114,7 @@ impl Overlay {
                     parent => parent?,
                 };
             }
+            sound.extend(seen);
             debug_assert!(node.origin.kind == FileKind::Directory);
         }
         Ok(())

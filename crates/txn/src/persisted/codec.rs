@@ -49,13 +49,23 @@ pub(super) enum Doom {
     TooOld,
 }
 
+/// Options and states of a persisted transaction, one bit each of a byte.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Flags {
+    pub mounted: bool,
+    /// It finds conflicts with open transactions at its changes.
+    pub eager: bool,
+    /// A call failed with a conflict after its first change.
+    pub half_done: bool,
+}
+
 /// A persisted transaction without file contents, with the inode numbers that it had.
 #[derive(Debug, Default)]
 pub(super) struct Body {
     pub id: u64,
     pub owner: u32,
     pub serializable: bool,
-    pub mounted: bool,
+    pub flags: Flags,
     pub info: PersistedInfo,
     pub doom: Option<Doom>,
     /// The overlay without file contents, which are listed in `contents`.
@@ -242,6 +252,21 @@ impl Code for FileKind {
     }
 }
 
+impl Code for Flags {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Flags { mounted, eager, half_done } = *self;
+        (u8::from(mounted) | u8::from(eager) << 1 | u8::from(half_done) << 2).put(out);
+    }
+    fn get(from: &mut Decoder<'_>) -> Result<Self, Bad> {
+        let bits = u8::get(from)?;
+        // A version that does not know a bit refuses the transaction.
+        if bits > 7 {
+            return Err(NO_VALUE);
+        }
+        Ok(Flags { mounted: bits & 1 != 0, eager: bits & 2 != 0, half_done: bits & 4 != 0 })
+    }
+}
+
 impl Code for AttrSet {
     fn put(&self, out: &mut Vec<u8>) {
         self.bits().put(out);
@@ -410,7 +435,7 @@ fn check_names(overlay: &Overlay) -> Result<(), Bad> {
     Ok(())
 }
 
-fields!(Body: id owner serializable mounted info doom overlay reads fingerprint contents);
+fields!(Body: id owner serializable flags info doom overlay reads fingerprint contents);
 
 impl Body {
     pub fn encode(&self) -> Vec<u8> {
@@ -464,6 +489,7 @@ mod tests {
         let doom = Doom::Conflict { path: b"/a".to_vec(), conflicting_tx: Some(3) };
         Body {
             id: 9,
+            flags: Flags { mounted: true, eager: rng.below(2) == 0, half_done: rng.below(2) == 0 },
             overlay: tx.with_overlay(Overlay::clone),
             reads: tx.reads.lock().clone(),
             doom: (rng.below(2) == 0).then_some(doom),

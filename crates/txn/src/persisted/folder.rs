@@ -45,7 +45,7 @@ pub(super) fn tidy<B: VersionedFs>(base: &Arc<B>) {
 
 /// An internal transaction that changes the record of transaction `id`, on its owner's account.
 pub(super) fn note_transaction<B: VersionedFs>(base: &Arc<B>, id: u64, owner: u32) -> Transaction<B> {
-    let options = TxOptions { id, owner, isolation: Isolation::Snapshot, mounted: false };
+    let options = TxOptions { id, owner, isolation: Isolation::Snapshot, ..TxOptions::default() };
     let mut note = Transaction::begin(base, options);
     note.is_note = true;
     note

@@ -5,10 +5,10 @@ use xact_fs::{BlockContents, VersionedFs};
 use xact_layout::checksum::crc32c;
 use xact_types::{Error, Result};
 
-use super::codec::{self, Body, Doom};
+use super::codec::{self, Body, Doom, Flags};
 use super::fingerprint::{self, LOST, UNKNOWN};
 use super::info::PersistedInfo;
-use crate::options::{Isolation, TxOptions};
+use crate::options::{ConflictDetection, Isolation, TxOptions};
 use crate::overlay::Overlay;
 use crate::transaction::{Inner, Transaction};
 use crate::tx_tree::{Access, TxTree};
@@ -30,7 +30,7 @@ pub(super) struct Record<'a> {
 impl<B: VersionedFs> Transaction<B> {
     pub(super) fn encode(&self, inner: &Inner<B>, record: &Record<'_>) -> Result<Image> {
         let block_size = self.base.block_size();
-        let TxOptions { id, isolation, mounted, owner } = self.options;
+        let TxOptions { id, isolation, detection, mounted, owner } = self.options;
         let serializable = isolation == Isolation::Serializable || record.reads.is_coarse;
         let scratch = Mutex::default();
         let access = Access::Shared(record.beside);
@@ -67,7 +67,11 @@ impl<B: VersionedFs> Transaction<B> {
             id,
             owner,
             serializable,
-            mounted,
+            flags: Flags {
+                mounted,
+                eager: detection == ConflictDetection::Eager,
+                half_done: inner.is_half_done,
+            },
             info: record.info.clone(),
             doom,
             overlay: record.overlay.clone(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use xact_fs::{BlockContents, Entry, FileKind, SpaceLimits, VersionedFs, View};
 use xact_layout::checksum::crc32c;
 use xact_types::{Corruption, Errno, Error, Ino, Result, Site};
@@ -13,11 +13,11 @@ use xact_types::{Corruption, Errno, Error, Ino, Result, Site};
 use super::codec::{self, Bad, Body, Doom, HEADER_BYTES};
 use super::{OnVolume, find_folder, fingerprint, note_transaction};
 use crate::contention::{AbortHistory, ContentionManager};
-use crate::options::{Isolation, TxOptions, TxState};
+use crate::options::{ConflictDetection, Isolation, TxOptions, TxState};
 use crate::overlay::{Names, Overlay};
 use crate::partial::pins::Pins;
 use crate::savepoint::Savepoints;
-use crate::transaction::{Inner, Memory, Transaction};
+use crate::transaction::{Inner, Memory, Transaction, enter};
 use crate::tx_tree::{Access, TxTree};
 use crate::validation::conflict::CONTENTS_CHANGED;
 use crate::validation::offline_changes::OfflineChanges;
@@ -53,12 +53,16 @@ impl<B: VersionedFs> Transaction<B> {
         let (overlay, reads) = renumber(base, &space, body.overlay, body.reads, offline)?;
         let on_volume = OnVolume { info: body.info, weight: reads.weight(), outdated: false };
         let isolation = if body.serializable { Isolation::Serializable } else { Isolation::Snapshot };
+        let detection = if body.flags.eager { ConflictDetection::Eager } else { ConflictDetection::Lazy };
+        let options = TxOptions { id, isolation, detection, mounted: body.flags.mounted, owner: body.owner };
         let inner = Inner {
             state: TxState::Active,
             stamp,
             overlay,
             savepoints: Savepoints::default(),
             doom: doom.map_or_else(OnceLock::new, OnceLock::from),
+            is_half_done: body.flags.half_done,
+            entry: None,
             claim,
             on_volume: Some(on_volume),
             hold: Some(hold),
@@ -68,9 +72,9 @@ impl<B: VersionedFs> Transaction<B> {
         Ok(Transaction {
             base: base.clone(),
             space,
-            options: TxOptions { id, isolation, mounted: body.mounted, owner: body.owner },
+            options,
             begun: Instant::now(),
-            inner: RwLock::new(inner),
+            inner: enter(inner, options, contention),
             reads: Mutex::new(reads),
             contention: contention.clone(),
             lost_attempt: Mutex::default(),

@@ -17,7 +17,12 @@ fn write(path: &str, offset: u64, len: usize) -> Op {
 }
 
 fn append(path: &str) -> Op {
-    Op::Write(s(path), 0, vec![8; 10], WriteHow { append: true, kill_suidgid: false, by: Caller::ROOT })
+    Op::Write(
+        s(path),
+        0,
+        vec![8; 10],
+        WriteHow { append: true, kill_suidgid: false, by: Caller::ROOT, is_part: false },
+    )
 }
 
 fn mv(from: &str, to: &str) -> Op {

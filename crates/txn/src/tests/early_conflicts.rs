@@ -17,7 +17,12 @@ fn write(path: &str, offset: u64, len: usize) -> Op {
 }
 
 fn append(path: &str) -> Op {
-    Op::Write(path.into(), 0, vec![8; 10], WriteHow { append: true, kill_suidgid: false, by: Caller::ROOT })
+    Op::Write(
+        path.into(),
+        0,
+        vec![8; 10],
+        WriteHow { append: true, kill_suidgid: false, by: Caller::ROOT, is_part: false },
+    )
 }
 
 fn truncate(path: &str, size: u64) -> Op {

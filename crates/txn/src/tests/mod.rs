@@ -2,6 +2,8 @@
 
 mod conflicts;
 mod contention;
+mod deep_trees;
+mod eager_conflicts;
 mod early_conflicts;
 mod history;
 mod large_transactions;

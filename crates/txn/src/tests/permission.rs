@@ -102,7 +102,7 @@ fn outcome(
     outside: &[Outside],
 ) -> bool {
     let mut base = base();
-    let options = TxOptions { id: ID, isolation, mounted, owner: 1000 };
+    let options = TxOptions { id: ID, isolation, mounted, owner: 1000, ..TxOptions::default() };
     let mut tx = Transaction::begin(&base, options);
     look(&tx, path);
     run(&tx, inside);
@@ -191,13 +191,17 @@ fn items_without_effect_on_permissions_are_not_compared() {
     assert!(outcome(Isolation::Snapshot, false, false, &write("top/d/x"), "top/d/x", &chmod));
 }
 
+/// A user's transaction on a mount.
+fn of_user() -> TxOptions {
+    TxOptions { id: ID, isolation: Isolation::Snapshot, mounted: true, owner: 1000, ..TxOptions::default() }
+}
+
 /// A partial commit moves the view to the present state, so it also validates permissions of the
 /// rest.
 #[test]
 fn a_partial_commit_validates_permissions_of_the_rest() {
     let base = base();
-    let options = TxOptions { id: ID, isolation: Isolation::Snapshot, mounted: true, owner: 1000 };
-    let tx = Transaction::begin(&base, options);
+    let tx = Transaction::begin(&base, of_user());
     look(&tx, "top/d/x");
     run(&tx, &write("top/d/x"));
     run(&tx, &write("other"));
@@ -219,8 +223,7 @@ fn a_partial_commit_validates_permissions_of_the_rest() {
 fn a_forgotten_path_is_still_compared() {
     for kept in [false, true] {
         let mut base = base();
-        let options = TxOptions { id: ID, isolation: Isolation::Snapshot, mounted: true, owner: 1000 };
-        let mut tx = Transaction::begin(&base, options);
+        let mut tx = Transaction::begin(&base, of_user());
         look(&tx, "top/d/x");
         tx.reads.lock().coarsen(std::iter::empty());
         tx.write(attr(&*base, "top/d/x").ino, 0, b"mine", WriteHow::default()).unwrap();

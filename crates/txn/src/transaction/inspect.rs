@@ -1,10 +1,13 @@
 //! Inspection of a transaction's changes from outside: differences by path and by file, and both
 //! sides of each.
 
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
 use parking_lot::Mutex;
 use xact_fs::posix::{self, Access as Permission, Credentials};
 use xact_fs::{Attr, FileKind, InodeOps, VersionedFs};
-use xact_types::{AccessCheck, Errno, Error, Ino, Result};
+use xact_types::{AccessCheck, Errno, Error, Ino, Result, name_by_number};
 
 use super::Transaction;
 use crate::diff::budget::Budget;
@@ -17,18 +20,80 @@ use crate::tx_tree::{Access, TxTree};
 pub enum Reader<'a> {
     /// A caller that may read all files.
     Anybody,
-    /// A user of a mount, and the paths by which this inode may be reached.
-    User(&'a Credentials, &'a [&'a [u8]]),
+    /// A user of a mount, and the paths by which this inode may be reached, as a diff shows them.
+    User(&'a Credentials, &'a [&'a [u8]], &'a SearchedFolders),
+}
+
+/// How long a user's permission to search folders is remembered. A program that reads the changes
+/// of a deep tree, file by file, would otherwise cost the square of its depth.
+const SEARCHED_FOR: Duration = Duration::from_millis(100);
+
+/// Folders that a user may search, or may not, with all folders above them; for paths that are too
+/// long to be shown.
+#[derive(Debug, Default)]
+pub struct SearchedFolders(Mutex<Option<Searched>>);
+
+#[derive(Debug)]
+struct Searched {
+    since: Instant,
+    who: Credentials,
+    may: HashMap<(Side, Ino), bool>,
+}
+
+impl SearchedFolders {
+    /// Whether `who` may search a folder and all folders above it.
+    fn may_search(
+        &self,
+        tree: &mut impl InodeOps,
+        who: &Credentials,
+        side: Side,
+        folder: Ino,
+    ) -> Result<bool> {
+        let mut guard = self.0.lock();
+        let searched = guard
+            .take_if(|searched| searched.who == *who && searched.since.elapsed() < SEARCHED_FOR)
+            .unwrap_or_else(|| Searched { since: Instant::now(), who: who.clone(), may: HashMap::new() });
+        let may = &mut guard.insert(searched).may;
+        let (mut way, mut at) = (Vec::new(), folder);
+        let may_search = loop {
+            // A folder that is above itself leads nowhere.
+            if let Some(known) = may.insert((side, at), false) {
+                way.push(at);
+                break known;
+            }
+            way.push(at);
+            let is_dir = match tree.attr(at) {
+                Err(Error::Posix(_)) => false,
+                attr => attr?.is_dir(),
+            };
+            if !is_dir || !posix::permits(tree, who, at, Permission::SEARCH)? {
+                break false;
+            }
+            if at == Ino::ROOT {
+                break true;
+            }
+            at = tree.parent(at)?;
+        };
+        may.extend(way.into_iter().map(|at| ((side, at), may_search)));
+        Ok(may_search)
+    }
 }
 
 impl Reader<'_> {
-    fn may_read(&self, tree: &mut impl InodeOps, ino: Ino) -> Result<bool> {
-        let Reader::User(who, paths) = self else { return Ok(true) };
+    fn may_read(&self, tree: &mut impl InodeOps, side: Side, ino: Ino) -> Result<bool> {
+        let Reader::User(who, paths, folders) = self else { return Ok(true) };
         if who.uid == 0 || !AccessCheck::ReadPermission.is_made() {
             return Ok(true);
         }
         for path in *paths {
             if posix::permits_path(tree, who, path, ino, Permission::READ)? {
+                return Ok(true);
+            }
+            if let Some((folder, name)) = name_by_number(path)
+                && folders.may_search(tree, who, side, folder)?
+                && tree.entry(folder, name)?.is_some_and(|entry| entry.ino == ino)
+                && posix::permits(tree, who, ino, Permission::READ)?
+            {
                 return Ok(true);
             }
         }
@@ -99,7 +164,7 @@ impl<B: VersionedFs> Transaction<B> {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         self.peek(side, |tree| match tree.attr(ino)?.kind {
-            _ if !by.may_read(tree, ino)? => Err(Error::Posix(Errno::EACCES)),
+            _ if !by.may_read(tree, side, ino)? => Err(Error::Posix(Errno::EACCES)),
             FileKind::Symlink => {
                 let target = posix::read_link(tree, ino)?;
                 let start = usize::try_from(offset).unwrap_or(usize::MAX).min(target.len());

@@ -22,12 +22,14 @@
 //! Calls in any state except Active fail with [`Error::Ended`].
 //!
 //! An active transaction is **doomed** once a call in it has failed because of others: a change has
-//! found contents that others have changed since its begin (TX-4), a call needed a version that was
-//! evicted, or its space was revoked. That call, all later changes and every commit fail with the
-//! same error, which has the path. It stays doomed after a rollback, because later calls may have
-//! depended on the failure. Reads still work, unless the view is too old. A transaction with
-//! changes whose view has expired is doomed before any call notices. A user who has looked at a
-//! transaction that a conflict has doomed may commit its other changes, or drop those of the file.
+//! found contents that others have changed since its begin, or in an eager transaction a change
+//! that another open one has made before (TX-4), a call needed a version that was evicted, or its
+//! space was revoked. That call, all later changes and every commit fail with the same error, which
+//! has the path. It stays doomed after a rollback, because later calls may have depended on the
+//! failure. Reads still work, unless the view is too old. A transaction with changes whose view has
+//! expired is doomed before any call notices. A user who has looked at a transaction that a
+//! conflict has doomed may commit its other changes, or drop those of the file, unless the call
+//! that failed had made a change before.
 
 mod commit;
 mod inspect;
@@ -42,6 +44,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 use xact_types::{Error, Ino, Result};
 
+use crate::contention::open_writes::{HasWrites, OpenEntry};
 use crate::contention::{AbortHistory, ContentionManager, LostAttempt, PriorityClaim};
 use crate::options::{TxOptions, TxState};
 use crate::overlay::Overlay;
@@ -49,8 +52,10 @@ use crate::partial::pins::Pins;
 use crate::persisted::info::OnVolume;
 use crate::savepoint::Savepoints;
 use crate::tx_tree::{Access, TxTree};
+use crate::validation::conflict::OPEN_HAS_WRITTEN;
 use crate::validation::read_set::ReadSet;
-pub use inspect::Reader;
+use crate::validation::write_set::WriteSet;
+pub use inspect::{Reader, SearchedFolders};
 pub(crate) use memory::Memory;
 use xact_fs::{Stamp, VersionedFs};
 
@@ -64,7 +69,7 @@ pub struct Transaction<B: VersionedFs> {
     pub(crate) begun: Instant,
     /// The space on the volume that it holds before its commit.
     pub(crate) space: B::Space,
-    pub(crate) inner: RwLock<Inner<B>>,
+    pub(crate) inner: Arc<RwLock<Inner<B>>>,
     /// Locked after `inner`.
     pub(crate) reads: Mutex<ReadSet>,
     /// Taken before `inner`.
@@ -87,6 +92,10 @@ pub(crate) struct Inner<B: VersionedFs> {
     /// The reason why it can never commit: the error of the first call that failed because of
     /// others.
     pub doom: OnceLock<Error>,
+    /// A call failed with a conflict after its first change: only the whole can be aborted.
+    pub is_half_done: bool,
+    /// Its entry among the open transactions of the volume; only while the transaction is active.
+    pub entry: Option<OpenEntry>,
     /// Its claim on the inodes of earlier lost attempts.
     pub claim: Option<PriorityClaim>,
     /// Its file on the volume, if it is persisted (see `persisted`).
@@ -120,6 +129,9 @@ impl<B: VersionedFs> Inner<B> {
     /// this file are dropped.
     pub(super) fn refused_change(&self, reads: &ReadSet) -> Option<Ino> {
         let Some(Error::Conflict { path, .. }) = self.doom.get() else { return None };
+        if self.is_half_done {
+            return None;
+        }
         let known = reads.blocks.keys().chain(self.overlay.nodes.keys());
         known.copied().find(|ino| reads.paths.of(*ino) == *path)
     }
@@ -130,7 +142,13 @@ impl<B: VersionedFs> Inner<B> {
         if let Err(error @ (Error::Conflict { .. } | Error::TooOld | Error::SpaceRevoked)) = result {
             // The first failure stays the reason.
             let _ = self.doom.set(error.clone());
+            self.forget_writes();
         }
+    }
+
+    /// Call after changes were undone, committed in part, or doomed.
+    pub(super) fn forget_writes(&self) {
+        self.entry.iter().for_each(OpenEntry::forget);
     }
 
     pub fn check_divisible(&self) -> Result<()> {
@@ -160,9 +178,31 @@ impl<B: VersionedFs> Inner<B> {
         self.pins = Pins::default();
         self.older.clear();
         self.claim = None;
+        self.entry = None;
         self.state = state;
         self.assert_state();
     }
+}
+
+impl<B: VersionedFs> HasWrites for RwLock<Inner<B>> {
+    fn try_writes(&self) -> Option<WriteSet> {
+        let inner = self.try_read()?;
+        let counts = inner.state == TxState::Active && inner.doom.get().is_none();
+        Some(if counts { WriteSet::of(&inner.overlay) } else { WriteSet::default() })
+    }
+}
+
+/// Enters a transaction among the open ones of the volume.
+pub(crate) fn enter<B: VersionedFs>(
+    inner: Inner<B>,
+    options: TxOptions,
+    contention: &Arc<ContentionManager>,
+) -> Arc<RwLock<Inner<B>>> {
+    let inner = Arc::new(RwLock::new(inner));
+    let weak = Arc::downgrade(&inner);
+    let entry = OpenEntry::new(contention, options.id, options.detection, weak);
+    inner.write().entry = Some(entry);
+    inner
 }
 
 impl<B: VersionedFs> Transaction<B> {
@@ -187,6 +227,8 @@ impl<B: VersionedFs> Transaction<B> {
             overlay: Overlay::default(),
             savepoints: Savepoints::default(),
             doom: OnceLock::new(),
+            is_half_done: false,
+            entry: None,
             claim,
             on_volume: None,
             hold: Some(hold),
@@ -199,7 +241,7 @@ impl<B: VersionedFs> Transaction<B> {
             space: base.open_space(options.id, options.owner),
             options,
             begun: Instant::now(),
-            inner: RwLock::new(inner),
+            inner: enter(inner, options, contention),
             reads: Mutex::default(),
             contention: contention.clone(),
             lost_attempt: Mutex::default(),
@@ -311,11 +353,13 @@ impl<B: VersionedFs> Transaction<B> {
         let mut tree = TxTree::new(&*self.base, inner.stamp, access, &self.reads);
         tree.space = Some(&self.space);
         tree.pins = Some(&inner.pins);
+        tree.entry = inner.entry.as_ref();
         (tree.has_savepoints, tree.sees_persisted) = (!inner.savepoints.is_empty(), self.is_note);
         let result = action(&mut tree);
         let (changed, touched) = (tree.changed, std::mem::take(&mut tree.touched));
         touched.into_iter().for_each(|(ino, before)| inner.overlay.note_bytes(ino, before));
         inner.note_failure(&result);
+        inner.is_half_done |= changed && matches!(result, Err(Error::Conflict { why: OPEN_HAS_WRITTEN, .. }));
         // Half done or not, a doomed one is never committed, but can be read.
         if result.is_err() && changed && inner.doom.get().is_none() {
             inner.end(&self.base, &self.space, TxState::Aborted, |_| false);

@@ -39,7 +39,7 @@ impl<B: VersionedFs> Transaction<B> {
             None => inner.check_not_doomed(&self.space)?,
         }
         let selected =
-            Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, None, &mut self.budget())?;
+            Selection::of(&inner.overlay, &reads.paths, paths, Purpose::Commit, &[], &mut self.budget())?;
         let part = inner.overlay.part(&selected, Keep::Selected);
         part.check_shape(|dir| self.parent_in_view(inner, dir), &reads.paths)?;
         let left_out = LeftOut::of(&part, &inner.overlay, &reads.paths, refused);
@@ -76,6 +76,7 @@ impl<B: VersionedFs> Transaction<B> {
         inner.overlay.recount();
         let before = inner.hold.replace(hold).expect("an active transaction has a view");
         inner.stamp = stamp;
+        inner.forget_writes();
         if keeps_view {
             inner.older.push(before);
         } else {
@@ -102,17 +103,16 @@ impl<B: VersionedFs> Transaction<B> {
         inner.check_divisible()?;
         let mut reads = self.reads.lock();
         let refused = inner.refused_change(&reads);
-        let refused_path = refused.map(|ino| reads.paths.of(ino));
+        // As it is shown, and for a selection of folders far above.
+        let refused_paths: Vec<String> =
+            refused.iter().flat_map(|ino| [reads.paths.of(*ino), reads.paths.whole(*ino)]).collect();
         let (all, met) = (&inner.overlay, &reads.paths);
-        let selected =
-            Selection::of(all, met, paths, Purpose::Drop, refused_path.as_deref(), &mut self.budget())?;
+        let selected = Selection::of(all, met, paths, Purpose::Drop, &refused_paths, &mut self.budget())?;
         let rest = inner.overlay.part(&selected, Keep::Others);
         rest.check_shape(|dir| self.parent_in_view(inner, dir), &reads.paths)?;
         // It is dropped with its path, or with all changes of the file.
-        let refused = refused.filter(|ino| {
-            selected.selects(refused_path.as_deref().unwrap_or_default(), paths)
-                || selected.inodes.contains(ino)
-        });
+        let refused =
+            refused.filter(|ino| selected.selects(&refused_paths, paths) || selected.inodes.contains(ino));
         let dropped = LeftOut::of(&rest, &inner.overlay, &reads.paths, refused);
         let before = (reads.clone(), inner.pins.clone(), std::mem::replace(&mut inner.overlay, rest));
         for ino in dropped.inodes() {
@@ -143,6 +143,7 @@ impl<B: VersionedFs> Transaction<B> {
         if refused.is_some_and(|ino| dropped.has(ino)) {
             inner.doom = OnceLock::new();
         }
+        inner.forget_writes();
         for (ino, _) in before.nodes.iter().filter(|(_, node)| node.born) {
             if !inner.overlay.nodes.contains_key(ino) {
                 self.base.unreserve_inode(&self.space, *ino);

@@ -28,6 +28,7 @@ impl<B: VersionedFs> Transaction<B> {
         let saved = inner.savepoints.take(savepoint)?;
         let changes = inner.overlay.roll_back(saved, self.base.link_max());
         self.charge_memory(inner);
+        inner.forget_writes();
         Ok(changes)
     }
 

@@ -134,12 +134,12 @@ impl<B: VersionedFs> View for Transaction<B> {
         self.look(|tree| posix::list_xattrs(tree, ino))
     }
 
-    fn set_xattr(&self, _caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
-        self.change(|tree| posix::set_xattr(tree, ino, name, value, how))
+    fn set_xattr(&self, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], how: XattrHow) -> Result<()> {
+        self.change(|tree| posix::set_xattr(tree, caller, ino, name, value, how))
     }
 
-    fn remove_xattr(&self, _caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(|tree| posix::remove_xattr(tree, ino, name))
+    fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change(|tree| posix::remove_xattr(tree, caller, ino, name))
     }
 
     fn space(&self) -> Result<VolumeSpace> {

@@ -9,6 +9,7 @@ use xact_types::{Errno, Error, FileBlock, Ino, Result};
 use super::TxTree;
 use crate::overlay::Node;
 use crate::validation::conflict::CONTENTS_CHANGED;
+use crate::validation::write_set::Write;
 
 /// The contents of a block; `None` for a hole.
 type Block = Option<Arc<[u8]>>;
@@ -72,11 +73,16 @@ impl<B: VersionedFs> TxTree<'_, B> {
             (changed, *compared) =
                 self.base.find_changed_block(ino, stamp, after, &mut |changed| is_own(changed))?;
         }
-        let Some(by) = changed else { return Ok(()) };
+        let Some(by) = changed else { return self.note_write(ino, &Write::Blocks(blocks)) };
         let mut reads = self.reads.lock();
         // The failed write counts among the blocks that the transaction uses.
         reads.blocks(ino, blocks.start.0.into()..blocks.end.0.into());
         Err(Error::Conflict { path: reads.paths.of(ino), why: CONTENTS_CHANGED, conflicting_tx: by.0 })
+    }
+
+    /// Records a change of the size.
+    fn note_size(&self, ino: Ino) -> Result<()> {
+        self.note_write(ino, &Write::Attrs(AttrSet::SIZE))
     }
 
     /// Records a read of the base's blocks in a range of bytes.
@@ -148,6 +154,9 @@ impl<B: VersionedFs> TxTree<'_, B> {
             }
         }
         let tail = self.tail_before_growth(ino, end)?;
+        if end > self.size(ino)? {
+            self.note_size(ino)?;
+        }
         self.note_reach(ino, end, base_size);
         let node = self.node_mut(ino)?;
         node.file.blocks.insert_all(own(tail));
@@ -218,6 +227,9 @@ impl<B: VersionedFs> TxTree<'_, B> {
         let reserves = sectors > 0 || self.node(ino).is_some_and(|node| !node.file.reserved.is_empty());
         if size > old || size == old && !reserves {
             let tail = self.tail_before_growth(ino, size)?;
+            if size > old {
+                self.note_size(ino)?;
+            }
             let file = &mut self.node_mut(ino)?.file;
             file.blocks.insert_all(own(tail));
             file.size = size;
@@ -230,6 +242,7 @@ impl<B: VersionedFs> TxTree<'_, B> {
             if size % bs == 0 || size == old { None } else { self.block(ino, tail, self.base_size(ino)?)? };
         let end = FileBlock(u32::try_from(size.div_ceil(bs)).unwrap_or(u32::MAX));
         self.check_not_overtaken(ino, if tail_block.is_some() { tail } else { end }..FileBlock(u32::MAX))?;
+        self.note_size(ino)?;
         let node = self.node_mut(ino)?;
         node.file.size = size;
         node.file.blocks.cut(end);
@@ -261,6 +274,9 @@ impl<B: VersionedFs> TxTree<'_, B> {
             Allocate::PunchHole => self.clear_range(ino, range.clone())?,
         }
         let tail = if keep_size { None } else { self.tail_before_growth(ino, range.end)? };
+        if !keep_size && range.end > self.size(ino)? {
+            self.note_size(ino)?;
+        }
         let node = self.node_mut(ino)?;
         node.file.blocks.insert_all(own(tail));
         if how == Allocate::PunchHole {

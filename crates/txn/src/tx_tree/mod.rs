@@ -6,14 +6,17 @@ mod contents;
 use parking_lot::Mutex;
 use xact_fs::quota::Payer;
 use xact_fs::{
-    Allocate, Attr, AttrChange, AttrSet, DirItem, Entry, FileKind, InodeOps, Name, NewInode, SeekTo,
-    SpaceLimits, Stamp, VersionedFs, is_persisted_folder,
+    Allocate, Attr, AttrChange, AttrSet, DataMode, DirItem, Entry, FileKind, InodeOps, Name, NewInode,
+    SeekTo, SpaceLimits, Stamp, VersionedFs, is_persisted_folder,
 };
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
+use crate::contention::open_writes::OpenEntry;
 use crate::overlay::{ADDED_COOKIES, Node, Overlay};
 use crate::partial::pins::Pins;
+use crate::validation::conflict::OPEN_HAS_WRITTEN;
 use crate::validation::read_set::ReadSet;
+use crate::validation::write_set::{Write, compared_attrs};
 
 /// The overlay, for reading or for changes.
 pub(crate) enum Access<'a> {
@@ -30,6 +33,8 @@ pub(crate) struct TxTree<'a, B: VersionedFs> {
     pub reads: &'a Mutex<ReadSet>,
     /// Items that are read as of an older view.
     pub pins: Option<&'a Pins>,
+    /// The transaction among the open ones, if the operation may change it.
+    pub entry: Option<&'a OpenEntry>,
     /// Whether this operation has changed the overlay.
     pub changed: bool,
     /// Nodes that the operation may have changed, with the bytes that each used before.
@@ -50,6 +55,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
             overlay,
             reads,
             pins: None,
+            entry: None,
             changed: false,
             touched: Vec::new(),
             has_savepoints: false,
@@ -94,6 +100,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
 
     /// The inode's node, for a change. All changes of the overlay use this function.
     pub(crate) fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
+        self.note_write(ino, &Write::Any)?;
         self.touch(ino);
         if self.node(ino).is_none() {
             let origin = self.base.attr_at(ino, self.stamp_of(ino))?;
@@ -101,6 +108,25 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
         }
         self.changed = true;
         Ok(self.overlay_mut().nodes.get_mut(&ino).expect("inserted above if it was missing"))
+    }
+
+    /// Records a change before it is made. In an eager transaction, a conflict if another open
+    /// transaction has made it before (TX-4).
+    fn note_write(&self, ino: Ino, write: &Write<'_>) -> Result<()> {
+        if self.is_born(ino) {
+            return Ok(());
+        }
+        let Some(by) = self.entry.and_then(|entry| entry.write(ino, write)) else { return Ok(()) };
+        let mut reads = self.reads.lock();
+        let path = match write {
+            Write::Name(name) => reads.paths.of_name(ino, name),
+            _ => reads.paths.of(ino),
+        };
+        // The failed write counts among the blocks that the transaction uses.
+        if let Write::Blocks(blocks) = write {
+            reads.blocks(ino, blocks.start.0.into()..blocks.end.0.into());
+        }
+        Err(Error::Conflict { path, why: OPEN_HAS_WRITTEN, conflicting_tx: Some(by) })
     }
 
     /// Call before a node is changed, added or removed.
@@ -149,6 +175,7 @@ impl<'a, B: VersionedFs> TxTree<'a, B> {
     }
 
     fn change_entry(&mut self, dir: Ino, name: &Name, now: Option<Entry>) -> Result<()> {
+        self.note_write(dir, &Write::Name(name))?;
         let base = match self.node(dir).and_then(|node| node.names.get(name)) {
             Some(change) => change.base,
             None => self.base_entry(dir, name)?,
@@ -189,6 +216,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
     }
 
     fn set_attr(&mut self, ino: Ino, change: &AttrChange) -> Result<()> {
+        self.note_write(ino, &Write::Attrs(compared_attrs(change)))?;
         let changed = &mut self.node_mut(ino)?.changed;
         changed.perm = change.perm.or(changed.perm);
         changed.uid = change.uid.or(changed.uid);
@@ -202,9 +230,11 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
     }
 
     fn add_links(&mut self, ino: Ino, delta: i32) -> Result<()> {
-        let link_max = self.base.link_max();
+        let now = i64::from(self.attr(ino)?.nlink);
+        if now + i64::from(delta) <= 0 {
+            self.note_write(ino, &Write::Deletion)?;
+        }
         let node = self.node_mut(ino)?;
-        let now = i64::from(node.nlink(node.origin.nlink, link_max));
         if node.origin.kind == FileKind::Directory && now + i64::from(delta) <= 0 {
             node.removed_dir = true;
         } else {
@@ -441,6 +471,10 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         self.base.has_projects()
     }
 
+    fn takes_file_mode(&self, mode: DataMode) -> bool {
+        self.base.takes_file_mode(mode)
+    }
+
     fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
         if let Some(node) = self.node(ino) {
             if let Some(value) = node.xattrs.get(name) {
@@ -479,6 +513,7 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
             let existing = (!self.is_born(ino)).then_some(ino);
             self.base.check_xattrs(existing, &changes)?;
         }
+        self.note_write(ino, &Write::Xattr(name))?;
         let node = self.node_mut(ino)?;
         if node.born && value.is_none() {
             node.xattrs.remove(name);

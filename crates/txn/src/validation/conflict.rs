@@ -8,6 +8,9 @@ use xact_fs::{ChangedBy, CommitOps};
 /// The reason of a conflict on contents, at a commit or at an earlier write.
 pub(crate) const CONTENTS_CHANGED: &str = "its contents were changed concurrently";
 
+/// The reason of a conflict with a transaction that has not committed.
+pub(crate) const OPEN_HAS_WRITTEN: &str = "it has an uncommitted change";
+
 impl Commit<'_> {
     pub(crate) fn conflict<R>(&self, ino: Ino, why: &'static str, by: ChangedBy) -> Result<R> {
         Err(Error::Conflict { path: self.reads.paths.of(ino), why, conflicting_tx: by.0 })

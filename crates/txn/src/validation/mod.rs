@@ -10,6 +10,7 @@ pub(crate) mod offline_changes;
 pub(crate) mod paths;
 pub(crate) mod permission;
 pub(crate) mod read_set;
+pub(crate) mod write_set;
 
 use xact_fs::{AttrSet, CommitOps, FileKind};
 use xact_layout::inode::flag;
@@ -20,6 +21,7 @@ use crate::overlay::Node;
 use crate::partial::LeftOut;
 use crate::partial::pins::Met;
 use permission::PermissionBasis;
+use write_set::compared_attrs;
 
 /// Flags that forbid changes to all users.
 fn guard_flags(flags: u32) -> u32 {
@@ -146,16 +148,7 @@ impl Commit<'_> {
     fn validate_inode<T: CommitOps>(&self, tree: &mut T, ino: Ino, node: &Node) -> Result<()> {
         let was = &node.origin;
         let now = self.check_exists(tree, ino, was)?;
-        let mut written = AttrSet::NONE;
-        if node.changed.perm.is_some() {
-            written |= AttrSet::MODE;
-        }
-        if node.changed.uid.is_some() || node.changed.gid.is_some() || node.changed.project.is_some() {
-            written |= AttrSet::OWNER;
-        }
-        if node.changed.flags.is_some() {
-            written |= AttrSet::FLAGS;
-        }
+        let mut written = compared_attrs(&node.changed);
         if node.file.sets_size(was.size) {
             written |= AttrSet::SIZE;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use xact_types::Ino;
+use xact_types::{Ino, SHOWN_PATH_MAX};
 
 /// Memory of one recorded name in bytes, without the name itself.
 pub(super) const NAME_BYTES: usize = 80;
@@ -53,14 +53,32 @@ impl Paths {
     }
 
     /// A path from the root of the volume, as far as it is known: an inode that was only used by
-    /// number is shown as `<inode N>`.
+    /// number is shown as `<inode N>`, and a path that is too long as `/<inode N>/NAME`.
     pub fn of(&self, ino: Ino) -> String {
+        let by_number = || match self.met.get(&ino) {
+            Some((dir, name)) => format!("/<{dir}>/{}", String::from_utf8_lossy(name)),
+            None => format!("/<{ino}>"),
+        };
+        self.up_to(ino, SHOWN_PATH_MAX).unwrap_or_else(by_number)
+    }
+
+    /// As [`Paths::of`], however long it is.
+    pub fn whole(&self, ino: Ino) -> String {
+        self.up_to(ino, usize::MAX).expect("no path is longer")
+    }
+
+    /// `None` for a longer path.
+    fn up_to(&self, ino: Ino, max: usize) -> Option<String> {
         let mut parts: Vec<String> = Vec::new();
-        let mut at = ino;
+        let (mut at, mut len) = (ino, 0);
         // After renames, old names may form a loop.
-        while at != Ino::ROOT && parts.len() < 4096 {
+        while at != Ino::ROOT && parts.len() <= self.met.len() {
             match self.met.get(&at) {
                 Some((dir, name)) => {
+                    len += 1 + name.len();
+                    if len > max {
+                        return None;
+                    }
                     parts.push(String::from_utf8_lossy(name).into_owned());
                     at = *dir;
                 }
@@ -72,13 +90,16 @@ impl Paths {
         }
         parts.reverse();
         let path = parts.join("/");
-        if path.starts_with('<') { path } else { format!("/{path}") }
+        Some(if path.starts_with('<') { path } else { format!("/{path}") })
     }
 
     pub fn of_name(&self, dir: Ino, name: &[u8]) -> String {
-        let dir = self.of(dir);
-        let name = String::from_utf8_lossy(name);
-        if dir == "/" { format!("/{name}") } else { format!("{dir}/{name}") }
+        let shown = String::from_utf8_lossy(name);
+        match self.up_to(dir, SHOWN_PATH_MAX.saturating_sub(1 + name.len())) {
+            Some(root) if root == "/" => format!("/{shown}"),
+            Some(folder) => format!("{folder}/{shown}"),
+            None => format!("/<{dir}>/{shown}"),
+        }
     }
 }
 
@@ -98,5 +119,20 @@ mod tests {
         assert_eq!(paths.of_name(Ino(99), b"x"), "<inode 99>/x");
         paths.met(Ino(13), b"loop", Ino(12));
         assert!(paths.of(Ino(13)).ends_with("/b"));
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_is_shown_by_number() {
+        let mut paths = Paths::default();
+        let name = "n".repeat(100);
+        for ino in 12..1000 {
+            let dir = if ino == 12 { Ino::ROOT } else { Ino(ino - 1) };
+            paths.met(dir, name.as_bytes(), Ino(ino));
+        }
+        assert_eq!(paths.of(Ino(51)), format!("/{name}").repeat(40));
+        assert_eq!(paths.of(Ino(999)), format!("/<inode 998>/{name}"));
+        assert_eq!(paths.of_name(Ino(51), b"x"), format!("{}/x", paths.of(Ino(51))));
+        assert_eq!(paths.of_name(Ino(51), name.as_bytes()), format!("/<inode 51>/{name}"));
+        assert_eq!(paths.whole(Ino(999)), format!("/{name}").repeat(988));
     }
 }

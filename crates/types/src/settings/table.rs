@@ -27,6 +27,7 @@ pub enum Id {
     ProjectQuota,
     NoQuota,
     ReadOnly,
+    NoLoad,
     AllowOther,
     SingleCaller,
     FuseBlk,
@@ -83,7 +84,7 @@ const fn mode(
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// All settings.
-pub static SETTINGS: [Setting; 35] = [
+pub static SETTINGS: [Setting; 36] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
                 adaptive, ordered and writeback; with adaptive, their log for fsyncs takes the place of the journal.",
@@ -98,7 +99,7 @@ pub static SETTINGS: [Setting; 35] = [
                 word("selective", "Data that overwrites old data; new data is written as with ordered"),
                 word(
                     "adaptive",
-                    "Data of a small fsync that needs a commit anyway; other data is written as with ordered",
+                    "What a small fsync overwrites, and all data of one that needs a commit anyway; the rest as with ordered",
                 ),
             ],
             4,
@@ -164,16 +165,21 @@ pub static SETTINGS: [Setting; 35] = [
         )
     },
     Setting {
-        notes: "Both give the same guarantee.",
+        notes: "Each makes the file durable. With generation and log, all changes of other files before the fsync \
+                survive with it; with file, a crash may undo them.",
         ..mode(
             Id::Fsync,
             "fsync",
             5,
             &[
                 word("generation", "Makes a generation"),
-                word("log", "Writes the changes to a log, which the next generation makes obsolete"),
+                word("log", "Writes all changes to a log, which the next generation makes obsolete"),
+                word(
+                    "file",
+                    "As log; if only the data of an old file is new, it writes no changes of other files",
+                ),
             ],
-            1,
+            2,
             "What an fsync does on a volume with generations",
         )
     },
@@ -189,7 +195,7 @@ pub static SETTINGS: [Setting; 35] = [
                 zero: Zero::Default,
             },
             Preset::Value(Value::Duration(Duration::from_secs(5))),
-            "Maximum delay before changes are committed",
+            "Maximum delay before changes are durable without a sync, data included",
         )
     },
     option(
@@ -279,7 +285,16 @@ pub static SETTINGS: [Setting; 35] = [
     flag(Id::GroupQuota, "grpquota", None, "Enforce the quotas of groups"),
     flag(Id::ProjectQuota, "prjquota", None, "Enforce the quotas of projects"),
     flag(Id::NoQuota, "noquota", None, "Enforce no quotas"),
-    flag(Id::ReadOnly, "ro", Some("rw"), "Mount read-only"),
+    Setting {
+        notes: "As in ext4, the journal that a crash left is replayed first, which needs write access.",
+        ..flag(Id::ReadOnly, "ro", Some("rw"), "Mount read-only")
+    },
+    Setting {
+        aliases: &[("norecovery", Value::Flag(true))],
+        notes: "Needs ro, and writes nothing to the image or device. A volume with a journal may show damage then, \
+                because its newest changes exist only in the log; a volume with generations shows its newest generation.",
+        ..flag(Id::NoLoad, "noload", None, "Ignore the log that a crash left")
+    },
     Setting {
         default: Preset::Rule("allow_other for root, else noallow_other"),
         notes: "Permissions apply. A user other than root also needs user_allow_other in /etc/fuse.conf.",

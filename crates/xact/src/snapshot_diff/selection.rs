@@ -11,7 +11,7 @@ use xact_fs::{Entry, FileKind};
 use xact_txn::Difference;
 use xact_types::{Errno, Error, Ino, Result};
 
-use super::{Differ, NameAt, NameChange, Paths, State, is_another};
+use super::{Differ, Found, NameAt, NameChange, Paths, State, is_another, sorted};
 
 /// A name of each inode that was read.
 pub(super) type Names = BTreeMap<Ino, NameAt>;
@@ -107,13 +107,16 @@ impl Differ<'_> {
             }
         }
         let mut found = Vec::new();
-        let mut paths = (Paths::new(), Paths::new());
+        let mut paths = (Paths::default(), Paths::default());
         self.of_names(&changes, &attrs, &mut paths, &mut found)?;
         self.in_place(&changes, &attrs, Some(&names), &mut paths, &mut found)?;
-        found.retain(|difference| is_below(difference.path.strip_prefix(b"/").unwrap_or_default(), tops));
-        found.sort_by(|a, b| (&a.path, a.what).cmp(&(&b.path, b.what)));
-        found.dedup();
-        Ok(found)
+        let here = |found: &Found| {
+            let path = found.cut.as_deref().unwrap_or(&found.difference.path);
+            let path = path.strip_prefix(b"/").unwrap_or_default();
+            let is_above = || found.cut.is_some() && tops.iter().any(|top| top.starts_with(path));
+            is_below(path, tops) || is_above()
+        };
+        Ok(sorted(found.into_iter().filter(here).map(|found| found.difference)))
     }
 }
 

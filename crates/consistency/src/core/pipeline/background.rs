@@ -13,7 +13,23 @@ pub(crate) struct Due {
     pub crowded: bool,
 }
 
+/// How often the background thread looks whether the running commit is older than it was
+/// ([`Pipeline::age_from`]): several times in a commit interval, and once a second at least. A
+/// notification would wake it at every fsync.
+fn look_interval(interval: Duration) -> Duration {
+    (interval / 8).min(Duration::from_secs(1))
+}
+
 impl Pipeline {
+    /// The running commit, if it has any changes, has some that were accepted at `since`: it is due
+    /// an interval after that.
+    pub fn age_from(&self, since: Instant) {
+        let mut state = self.state.lock();
+        if let Some(own) = &mut state.since {
+            *own = since.min(*own);
+        }
+    }
+
     /// Background thread: waits until the running commit is due. `None` if the thread should end.
     pub fn wait_due(&self, interval: Duration) -> Option<Due> {
         let mut state = self.state.lock();
@@ -32,6 +48,7 @@ impl Pipeline {
                     return Some(Due { commit: state.running, crowded: false });
                 }
                 Some(at) if at > Instant::now() => {
+                    let at = at.min(Instant::now() + look_interval(interval));
                     self.due.wait_until(&mut state, at);
                 }
                 // The next commit's first handle, or the leader, ends this wait.

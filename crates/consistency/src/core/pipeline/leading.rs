@@ -11,9 +11,19 @@ impl Pipeline {
     /// Waits until `commit` is durable. If no thread leads, this one does; `lead` commits the
     /// running commit.
     pub fn make_durable(&self, commit: CommitId, lead: impl Fn() -> Result<()>) -> Result<()> {
+        self.lead_until(commit, || false, lead)
+    }
+
+    /// As `make_durable`; ends also when `is_done`.
+    pub fn lead_until(
+        &self,
+        commit: CommitId,
+        is_done: impl Fn() -> bool,
+        lead: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let mut state = self.state.lock();
         loop {
-            if state.durable >= commit {
+            if state.durable >= commit || is_done() {
                 return Ok(());
             }
             self.volume.poison.check()?;
@@ -33,6 +43,14 @@ impl Pipeline {
             result?;
             self.times.add(began.elapsed());
             state = self.state.lock();
+        }
+    }
+
+    /// Waits while the commit before the running one is written.
+    pub fn await_previous(&self) {
+        let mut state = self.state.lock();
+        while state.leading && state.durable.0 + 1 < state.running.0 {
+            self.settled.wait(&mut state);
         }
     }
 

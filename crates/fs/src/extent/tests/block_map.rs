@@ -6,7 +6,7 @@ use xact_layout::put_u32;
 use xact_types::{BlockNr, Error, FileBlock, Run};
 
 use super::super::block_map::STEP_CREDITS;
-use super::super::{Mapping, Progress};
+use super::super::{Mapping, Progress, mapped_blocks_max};
 use super::support::{BLOCK_SIZE, DATA_FROM, Volume};
 use crate::metadata_blocks::CREDITS_PER_BLOCK;
 
@@ -224,4 +224,16 @@ fn a_removal_continues_over_many_handles() {
             assert_eq!(volume.inode.block_area(), &[0; 60]);
         }
     }
+}
+
+/// The kernel's numbers (`ext4_max_bitmap_size`): whole trees, and what 32 bits of sectors allow.
+#[test]
+fn largest_files_are_the_kernels() {
+    let blocks =
+        |block_size: u32, sectors: u64| mapped_blocks_max(block_size, sectors / u64::from(block_size / 512));
+    assert_eq!(blocks(1024, u32::MAX.into()), 16_843_020);
+    assert_eq!(blocks(2048, u32::MAX.into()), 134_480_396);
+    assert_eq!(blocks(4096, u32::MAX.into()), 536_346_110);
+    assert_eq!(blocks(65536, u32::MAX.into()), 33_552_382);
+    assert_eq!(blocks(4096, (1 << 48) - 1), 1_074_791_436);
 }

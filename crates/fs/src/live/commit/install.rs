@@ -9,6 +9,9 @@
 //!    data. A crash before it leaves the old blocks intact: the same commit frees them, and they
 //!    cannot be reused before it is durable. So no caller waits for the writes of the contents
 //!    before that flush.
+//!    If no caller waits for the commit, the contents are not written when they are staged but with
+//!    the commit, before that flush (`Handle::defer_data`; `consistency::core::deferred_data` has
+//!    the argument). Contents that another transaction has replaced by then are never written.
 //! 3. Small contents (`data::data_mode`) are not written when they are staged. Install makes them
 //!    part of the same commit, which writes them to the log (`journal_data`), and a commit survives
 //!    as a whole or not at all. Copies in the log that belong to an earlier owner of such a block
@@ -30,6 +33,7 @@ use super::staging::{END, StagedBlocks, in_memory};
 use crate::extent::Mapping;
 use crate::inode_ops::NewInode;
 use crate::live::LiveFs;
+use crate::live::data::data_mode::Placement;
 use crate::live::data::remove::Removal;
 use crate::live::inode::cached::{CachedInode, InodeState};
 use crate::live::mvcc::versions::BlockVersion;
@@ -113,6 +117,8 @@ impl InstallOps for Operation<'_> {
                 fs.allocator.link(handle, run)?;
                 fs.extents(cached.ino, state).insert(handle, &mut state.inode, at, run, false)?;
             }
+            let placement = if kept.is_some() { Placement::Written } else { Placement::Fresh };
+            fs.writeback.files.count(ino, placement, run.len);
             let start = kept.unwrap_or(run.start);
             // The runs have one block for each block of contents, in the same order.
             for (i, data) in contents.by_ref().take(run.len as usize).enumerate() {
@@ -125,11 +131,14 @@ impl InstallOps for Operation<'_> {
                 }
                 if staged.journaled {
                     handle.journal_data(block, NewData { contents: data.clone(), changed: None })?;
+                } else if staged.deferred.contains(&at) {
+                    handle.defer_data(block, data.clone())?;
                 }
             }
         }
         for part in staged.spilled.drain(..) {
             let run = part.run();
+            fs.writeback.files.count(ino, Placement::Fresh, run.len);
             fs.allocator.link(handle, run)?;
             fs.extents(cached.ino, state).insert(handle, &mut state.inode, part.at, run, false)?;
             part.blocks.iter().for_each(SpilledBlock::set_linked);

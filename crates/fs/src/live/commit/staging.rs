@@ -1,6 +1,7 @@
 //! Staging: writes a transaction's new file contents to free blocks before its commit. The crash
 //! argument is at the head of `commit::install`.
 
+use std::collections::BTreeSet;
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub struct StagedBlocks {
     pub(super) unwritten: Vec<(FileBlock, Run)>,
     /// The contents go through the journal, in the commit.
     pub(super) journaled: bool,
+    /// First file blocks of the runs whose contents wait in memory for the commit.
+    pub(super) deferred: BTreeSet<FileBlock>,
 }
 
 /// Spilled blocks that are contiguous in the file and on the volume.
@@ -70,10 +73,13 @@ impl StagedBlocks {
         let mut reservation = fs.reserve_with_effort(count, purpose, SpaceCaller::Commit(by.begun))?;
         let bytes = new.in_commit * fs.block_bytes();
         let journaled = fs.engine.data_in_log() == DataInLog::All
-            && fs.modes.data.journals_staged(bytes, new.replaced_soon, fs.writeback.log_takes());
+            && fs.data_mode_of(ino).journals_staged(bytes, new.replaced_soon, fs.writeback.log_takes());
         let spilled = spilled_parts(&fs.sb, &new);
-        let (runs, unwritten) = (Vec::new(), Vec::new());
-        let mut staged = StagedBlocks { fs: fs.clone(), new, runs, spilled, unwritten, journaled };
+        // In a commit for which no caller waits, as far as memory allows: there may be another
+        // before it is durable that replaces these contents.
+        let waits = new.may_wait && fs.engine.deferred_bytes() + bytes <= fs.page_cache.deferred_max();
+        let (runs, unwritten, deferred) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut staged = StagedBlocks { fs: fs.clone(), new, runs, spilled, unwritten, journaled, deferred };
         let mut goal = fs.allocator.goal_for(ino);
         let mut rest = staged.new.blocks.as_slice();
         loop {
@@ -84,7 +90,9 @@ impl StagedBlocks {
             staged.runs.push((*at, run));
             goal = run.end();
             let (now, later) = rest.split_at(run.len as usize);
-            if !journaled {
+            if !journaled && waits && fs.engine.may_defer(run.start, run.len.into())? {
+                staged.deferred.insert(*at);
+            } else if !journaled {
                 let slices: Vec<IoSlice<'_>> = now
                     .iter()
                     .filter_map(|(_, data)| in_memory(data))

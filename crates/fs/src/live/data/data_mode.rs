@@ -6,14 +6,13 @@
 //! while the log has a copy of a block, its new contents go through the log too. So modes, flags
 //! and patterns may change at any time, without a commit in between (JOJ-4, JOJ-8).
 
-use xact_layout::inode::{Inode, flag};
-
 use crate::journal_modes::DataMode;
 use crate::live::data::writeback::write_pattern::WritePattern;
 
 /// Maximum data of a sync that goes into the commit that the sync waits for (`adaptive`). That
 /// saves a write and a flush, and costs a second write of the data later. So this is the amount
-/// that a device writes in about the time of a flush.
+/// that a device writes in about the time of a flush. It is also the limit up to which a sync's
+/// overwritten blocks survive all together or not at all (`BatchFacts::overwrites_little`).
 const SMALL_SYNC_BYTES: u64 = 128 << 10;
 /// The limit for a log. All of its data is written twice, so the limit is lower.
 const LOG_SYNC_BYTES: u64 = 64 << 10;
@@ -36,7 +35,13 @@ pub(in crate::live) enum Placement {
 pub(in crate::live) struct BatchFacts {
     /// A caller waits for it (fsync, fdatasync).
     pub synced: bool,
+    /// A caller waits for it, or has waited for an earlier one of this file.
+    pub of_synced_file: bool,
     pub bytes: u64,
+    /// Bytes of the blocks in it that hold data already.
+    pub overwritten: u64,
+    /// All that it changes is within one sector, which a crash leaves old or new.
+    pub one_sector: bool,
     pub pattern: WritePattern,
     /// Bytes that the log accepts at once without filling up.
     pub log_takes: u64,
@@ -53,28 +58,27 @@ impl BatchFacts {
         };
         self.bytes <= most.min(self.log_takes)
     }
+
+    /// Whether `adaptive` puts the overwritten blocks into a commit, whatever else the batch does.
+    /// Written in place, some sectors of them could survive a crash and others not. The other
+    /// blocks of the batch are invisible before the commit that links them, so this makes the whole
+    /// batch survive or not. The background's batches of a file that is synced now and then are
+    /// included: the next sync finds none of its data half-written by an earlier crash.
+    fn overwrites_little(&self) -> bool {
+        let atomic_in_place = self.one_sector && !self.commits;
+        self.of_synced_file && !atomic_in_place && self.overwritten <= SMALL_SYNC_BYTES.min(self.log_takes)
+    }
 }
 
 impl DataMode {
-    /// Whether the whole file goes through the journal.
-    pub(in crate::live) fn journals_all(self, inode: &Inode) -> bool {
-        self == DataMode::Journal || inode.flags() & flag::JOURNAL_DATA != 0
-    }
-
     /// Whether pages with this placement go through the journal in batches of any size.
-    fn journals_any(self, inode: &Inode, placement: Placement) -> bool {
-        self.journals_all(inode) || (self == DataMode::Selective && placement == Placement::Written)
+    fn journals_any(self, placement: Placement) -> bool {
+        self == DataMode::Journal || (self == DataMode::Selective && placement == Placement::Written)
     }
 
     /// Whether many pages with this placement may go through the journal in one batch.
-    pub(in crate::live) fn may_journal_many(
-        self,
-        inode: &Inode,
-        placement: Placement,
-        pattern: WritePattern,
-    ) -> bool {
-        self.journals_any(inode, placement)
-            || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
+    pub(in crate::live) fn may_journal_many(self, placement: Placement, pattern: WritePattern) -> bool {
+        self.journals_any(placement) || (self == DataMode::Adaptive && pattern == WritePattern::Journal)
     }
 
     /// Whether a transaction's contents, `bytes` bytes in all its files, go through the journal in
@@ -90,8 +94,9 @@ impl DataMode {
     }
 
     /// Whether the data of a segment goes through the journal.
-    pub(in crate::live) fn journals(self, inode: &Inode, placement: Placement, batch: BatchFacts) -> bool {
-        self.journals_any(inode, placement) || self.journals_sync(batch)
+    pub(in crate::live) fn journals(self, placement: Placement, batch: BatchFacts) -> bool {
+        let whole = self == DataMode::Adaptive && placement == Placement::Written;
+        self.journals_any(placement) || self.journals_sync(batch) || (whole && batch.overwrites_little())
     }
 
     /// Whether a sync's data goes into the commit that the sync waits for.

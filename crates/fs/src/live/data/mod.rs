@@ -1,6 +1,7 @@
 //! File data: cached pages, their changes, and their write-back.
 
 pub(super) mod data_mode;
+mod effective_mode;
 pub(super) mod fallocate;
 pub(super) mod inline;
 pub(super) mod page_cache;

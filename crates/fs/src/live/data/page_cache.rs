@@ -164,8 +164,9 @@ impl PageCache {
         self.dirty_inodes.lock().len()
     }
 
-    pub fn unmark_dirty_inode(&self, ino: Ino) {
-        self.dirty_inodes.lock().remove(&ino);
+    /// Takes an inode off the list of dirty ones; returns since when it was on it.
+    pub fn unmark_dirty_inode(&self, ino: Ino) -> Option<Instant> {
+        self.dirty_inodes.lock().remove(&ino)
     }
 
     /// Inodes that became dirty before `before`, in rising order.
@@ -201,6 +202,11 @@ impl PageCache {
 
     pub fn lookups(&self) -> (u64, u64) {
         (self.hits.load(Relaxed), self.misses.load(Relaxed))
+    }
+
+    /// Maximum bytes of file data that wait for a commit, in addition to dirty pages.
+    pub fn deferred_max(&self) -> u64 {
+        self.limit_bytes / 4
     }
 
     pub fn limit_bytes(&self) -> u64 {

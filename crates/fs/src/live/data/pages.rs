@@ -24,6 +24,9 @@ pub(in crate::live) struct Pages {
     /// The part of `writeback_reserved` that a running operation has not used yet.
     pub writeback_ahead: u64,
     pub pattern: WriteHistory,
+    /// Sizes that the file had between two writes, in rising order, for the size on disk. Not every
+    /// one, see [`Pages::note_size`].
+    pub sizes: Vec<u64>,
 }
 
 pub(in crate::live) struct Page {
@@ -78,6 +81,24 @@ impl Pages {
     pub fn count_dirty(&mut self, at: u32) {
         self.dirty += 1;
         self.dirty_from = self.dirty_from.min(at);
+    }
+
+    /// A write makes the file longer than `size`. Of sizes less than `apart` bytes from each other
+    /// one is kept.
+    pub fn note_size(&mut self, size: u64, apart: u64) {
+        while self.sizes.last().is_some_and(|last| *last > size) {
+            // The file was truncated since.
+            self.sizes.pop();
+        }
+        if self.sizes.last().is_none_or(|last| size - last >= apart.max(1)) {
+            self.sizes.push(size);
+        }
+    }
+
+    /// The largest of these sizes in a range, which excludes its start.
+    pub fn size_between(&self, after: u64, last: u64) -> Option<u64> {
+        let below = self.sizes.partition_point(|size| *size <= last);
+        self.sizes[..below].last().copied().filter(|size| *size > after)
     }
 
     /// Takes a page's reference to its buffer, so that the buffer can be changed in place. The

@@ -38,7 +38,10 @@ impl LiveFs {
         let end = state.size.min(offset.saturating_add(len as u64));
         if is_inline(state) {
             let contents = self.inline_contents(cached.ino, state)?;
-            out.extend_from_slice(&contents[offset as usize..end as usize]);
+            let kept = contents.len() as u64;
+            let past = out.len() + (end - offset) as usize;
+            out.extend_from_slice(&contents[offset.min(kept) as usize..end.min(kept) as usize]);
+            out.resize(past, 0);
             return Ok(());
         }
         let bs = self.block_bytes();
@@ -180,7 +183,7 @@ impl LiveFs {
         at: FileBlock,
     ) -> Result<(bool, u32)> {
         if is_inline(state) {
-            return Ok((at.0 == 0, 1));
+            return Ok(if at.0 == 0 { (true, 1) } else { (false, u32::MAX - at.0) });
         }
         let next_page = {
             let pages = cached.pages.lock();

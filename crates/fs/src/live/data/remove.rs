@@ -14,7 +14,7 @@
 //! available for reuse when the commit that freed them is durable, so a commit that a crash may
 //! undo never has its blocks overwritten.
 
-use xact_consistency::{FORGOTTEN_AT_ONCE, Handle, ReserveClass};
+use xact_consistency::{Handle, ReserveClass};
 use xact_layout::get_u16;
 use xact_layout::inode::flag;
 use xact_types::{BlockNr, FileBlock, Ino, Result, Run};
@@ -137,7 +137,7 @@ impl LiveFs {
         let past = from.offset(run.len);
         let seen = past.min(state.versions.end_in_views(change, state.size, self.block_bytes()));
         let mut kept = false;
-        if from < seen && !self.engine.holds_data(run.start, run.len.into()) {
+        if from < seen && self.is_at_home(run.start, run.len.into()) {
             for part in state.versions.unkept_parts(from..seen) {
                 let run = Run { start: place(part.start), len: part.end.0 - part.start.0 };
                 kept |= state.versions.keep_removed(change, part.start, run, hold);
@@ -158,14 +158,20 @@ impl LiveFs {
     }
 
     /// The old version of a block that leaves its file: its place, which the hold keeps unchanged;
-    /// or its contents, if the newest ones are only in the log.
+    /// or its contents, if the newest ones are not there.
     fn removed_version(&self, block: BlockNr, hold: &Hold) -> Result<BlockVersion> {
-        if !self.engine.holds_data(block, 1) {
+        if self.is_at_home(block, 1) {
             return Ok(BlockVersion::OnDisk(block, hold.clone()));
         }
         let mut bytes = vec![0; self.block_bytes() as usize];
         self.engine.read_data(block, &mut bytes)?;
         Ok(BlockVersion::Bytes(bytes.into()))
+    }
+
+    /// Whether the newest contents of the blocks are in their own places, not only in the log or in
+    /// memory.
+    fn is_at_home(&self, start: BlockNr, blocks: u64) -> bool {
+        !self.engine.holds_data(start, blocks) && !self.engine.defers_data(start, blocks)
     }
 
     /// The start of the part of a metadata range that one handle removes, at the range's end; and
@@ -182,12 +188,12 @@ impl LiveFs {
             end = end.max(extent.end().min(past));
             Ok(true)
         })?;
-        let start = FileBlock(end.0.saturating_sub(FORGOTTEN_AT_ONCE)).max(first);
+        let start = FileBlock(end.0.saturating_sub(self.options.steps.forgotten_blocks)).max(first);
         Ok((start, start == first))
     }
 
     /// Removes as much of the range as fits into one handle, from its end; true if all is removed.
-    fn remove_some(
+    pub(in crate::live) fn remove_some(
         &self,
         handle: &mut Handle,
         state: &mut InodeState,
@@ -258,7 +264,7 @@ impl LiveFs {
 }
 
 /// Whether the removal of an inode's blocks may take more steps than its root has entries.
-fn has_deep_tree(state: &InodeState) -> bool {
+pub(in crate::live) fn has_deep_tree(state: &InodeState) -> bool {
     let depth = get_u16(state.inode.block_area(), 6);
     state.inode.flags() & flag::EXTENTS == 0 || depth > 0
 }

@@ -106,6 +106,11 @@ impl LiveFs {
             }
         }
         if end > state.size {
+            if size > state.inode.size() && !self.writeback.parts.holds(cached.ino) {
+                // A batch may leave a quarter of its pages for the next one.
+                let apart = self.options.steps.batch_pages as u64 / 4 * bs;
+                cached.pages.lock().note_size(size, apart);
+            }
             state.size = end;
             state.dirty = true;
         }

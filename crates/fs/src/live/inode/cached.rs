@@ -1,13 +1,16 @@
 //! An inode in memory, shared by all of its users.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 
 use parking_lot::lock_api::{ArcRwLockUpgradableReadGuard, ArcRwLockWriteGuard};
 use parking_lot::{Mutex, RawRwLock, RwLock};
+use xact_consistency::Handle;
 use xact_layout::inode::Inode;
 use xact_types::{CommitId, Ino};
 
+use super::new_names::NewNames;
+use crate::journal_modes::DataMode;
 use crate::live::data::pages::Pages;
 use crate::live::mvcc::versions::Versions;
 use crate::quota::Charge;
@@ -37,6 +40,9 @@ pub(in crate::live) struct CachedInode {
     pub unseen_times: AtomicBool,
     /// The inode was read from its table. Set under `state`.
     pub loaded: AtomicBool,
+    /// The file's own data mode ([`crate::file_mode`]), as far as it is known: 0 if it is not
+    /// known, 1 if the file has none, else 2 and the mode's position. Set under `state`.
+    file_mode: AtomicU8,
     /// For the clock that evicts inodes.
     pub referenced: AtomicBool,
 }
@@ -59,6 +65,14 @@ pub(in crate::live) struct InodeState {
     /// The commit with the newest change that fdatasync waits for, i.e. other than times
     /// (`i_datasync_tid`).
     pub last_data_commit: CommitId,
+    /// The commit with the newest change that did not go ahead of its commit.
+    pub last_whole_commit: CommitId,
+    /// The batch with the newest change that did ([`Handle::ahead`]).
+    pub last_batch: u64,
+    /// The commit in which the inode was made; 0 if that was before it was loaded.
+    pub born: CommitId,
+    /// For a folder: its names in the running commit, or in an earlier one.
+    pub names: Option<Box<NewNames>>,
     /// The inode's share in the quota files.
     pub charged: Charge,
     pub versions: Versions,
@@ -75,6 +89,7 @@ impl CachedInode {
             placed_durable: AtomicU64::new(0),
             unseen_times: AtomicBool::new(false),
             loaded: AtomicBool::new(false),
+            file_mode: AtomicU8::new(0),
             referenced: AtomicBool::new(true),
         }
     }
@@ -85,7 +100,34 @@ impl CachedInode {
     }
 }
 
+impl CachedInode {
+    /// The file's own data mode; `find` looks for it the first time.
+    pub fn file_mode(&self, find: impl FnOnce() -> Option<DataMode>) -> Option<DataMode> {
+        let known = self.file_mode.load(SeqCst);
+        if known != 0 {
+            return DataMode::at_position(usize::from(known).checked_sub(2)?);
+        }
+        let found = find();
+        self.file_mode.store(found.map_or(1, |mode| 2 + mode.position() as u8), SeqCst);
+        found
+    }
+
+    /// The attribute with the file's data mode changes, under exclusive `state`.
+    pub fn forget_file_mode(&self) {
+        self.file_mode.store(0, SeqCst);
+    }
+}
+
 impl InodeState {
+    /// The inode, its data or its blocks have changed in a handle.
+    pub fn note_change(&mut self, handle: &Handle) {
+        self.last_commit = handle.commit_id();
+        match handle.ahead() {
+            Some(batch) => self.last_batch = batch,
+            None => self.last_whole_commit = handle.commit_id(),
+        }
+    }
+
     /// The state of an unused inode number.
     pub fn free(inode_size: u16) -> InodeState {
         InodeState {
@@ -96,6 +138,10 @@ impl InodeState {
             tail_cleared: false,
             last_commit: CommitId(0),
             last_data_commit: CommitId(0),
+            last_whole_commit: CommitId(0),
+            last_batch: 0,
+            born: CommitId(0),
+            names: None,
             charged: Charge::default(),
             versions: Versions::default(),
         }
@@ -112,6 +158,10 @@ impl InodeState {
             tail_cleared: false,
             last_commit,
             last_data_commit: last_commit,
+            last_whole_commit: last_commit,
+            last_batch: 0,
+            born: CommitId(0),
+            names: None,
             charged: Charge::default(),
             versions: Versions::default(),
         }

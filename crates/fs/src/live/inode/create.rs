@@ -1,5 +1,7 @@
 //! New inodes.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use xact_layout::extent;
 use xact_layout::inode::{Inode, flag};
 use xact_types::{Error, Ino, Result};
@@ -49,9 +51,7 @@ impl LiveFs {
         inode.set_ctime(new.time);
         inode.set_crtime(new.time);
         inode.set_flags(new.flags & flag::INHERITED);
-        // The generation differs from that of the number's previous inode. It need not be
-        // unpredictable: only NFS needs that.
-        inode.set_generation(old_generation.wrapping_add(new.time.nanos | 1));
+        inode.set_generation(self.next_generation(old_generation));
         match new.kind {
             FileKind::Regular | FileKind::Directory | FileKind::Symlink => {
                 let unmapped = self.unmapped_inode();
@@ -64,6 +64,16 @@ impl LiveFs {
             FileKind::Fifo | FileKind::Socket => {}
         }
         inode
+    }
+
+    /// The generation of a new inode: as in ext4, the next of a sequence that begins somewhere else
+    /// at each opening. So it differs from those of the number's previous inodes, also of one that
+    /// was made and deleted in a single commit and left nothing in the inode table. It need not be
+    /// unpredictable: only NFS needs that.
+    fn next_generation(&self, old_generation: u32) -> u32 {
+        let next = || self.generation.fetch_add(1, Relaxed);
+        let generation = next();
+        if generation == old_generation { next() } else { generation }
     }
 
     /// An inode without blocks, mapped as the volume maps new files: by extents, or as in ext2.

@@ -42,6 +42,7 @@ impl LiveFs {
     /// Deletes an inode without a name: data, attribute block, inode.
     pub(in crate::live) fn delete(&self, cached: &Arc<CachedInode>, state: &mut InodeState) -> Result<()> {
         self.drop_pages(cached, state, 0, u32::MAX);
+        self.writeback.files.forget(cached.ino);
         cached.pages.lock().reservation = None;
         let result = self.delete_blocks(cached, state);
         if let Err(error) = &result {
@@ -77,6 +78,9 @@ impl LiveFs {
         let dtime = unix_seconds() as u32;
         self.table.update(&mut handle, cached.ino, |inode| inode.set_dtime(dtime))?;
         self.allocator.free_inode(&mut handle, cached.ino, is_dir)?;
+        if state.born == handle.commit_id() {
+            self.table.restore_place(&mut handle, cached.ino)?;
+        }
         self.quotas.transfer(&mut handle, &std::mem::take(&mut state.charged), &Charge::default())?;
         state.live = false;
         state.dirty = false;

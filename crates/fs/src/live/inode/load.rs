@@ -10,6 +10,7 @@ use super::cached::{CachedInode, InodeState};
 use super::device_number;
 use crate::api::{Attr, FileKind};
 use crate::live::LiveFs;
+use crate::live::data::inline::is_inline;
 use crate::quota::project_of;
 
 impl LiveFs {
@@ -52,6 +53,13 @@ impl LiveFs {
         self.attr_of(cached, state)
     }
 
+    /// Sectors that `stat` adds for contents in the inode, as the kernel does
+    /// (`ext4_file_getattr`). Programs such as `tar -S` take a file without sectors for a hole.
+    fn inline_sectors(state: &InodeState) -> u64 {
+        let counts = is_inline(state) && state.inode.is_regular();
+        if counts { state.size.div_ceil(512) } else { 0 }
+    }
+
     /// The attributes that `stat` returns. The caller holds the inode's lock.
     pub(in crate::live) fn attr_of(&self, cached: &CachedInode, state: &InodeState) -> Attr {
         let inode: &Inode = &state.inode;
@@ -66,7 +74,9 @@ impl LiveFs {
             project: project_of(&self.sb, inode),
             nlink: u32::from(inode.links_count()),
             size: state.size,
-            sectors: inode.sectors(&self.sb) + cached.pages.lock().reserved * (self.block_bytes() / 512),
+            sectors: inode.sectors(&self.sb)
+                + cached.pages.lock().reserved * (self.block_bytes() / 512)
+                + LiveFs::inline_sectors(state),
             atime: inode.atime(),
             mtime: inode.mtime(),
             ctime: inode.ctime(),

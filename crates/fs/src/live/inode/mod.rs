@@ -13,6 +13,7 @@ mod create;
 mod delete;
 mod device_number;
 mod load;
+pub(super) mod new_names;
 mod orphan_cleanup;
 mod store;
 

@@ -36,7 +36,7 @@ impl LiveFs {
             self.quotas.transfer(handle, &state.charged, &charge)?;
             state.charged = charge;
         }
-        state.last_commit = handle.commit_id();
+        state.note_change(handle);
         state.dirty = state.inode.size() != state.size;
         Ok(())
     }

@@ -31,9 +31,6 @@ use crate::alloc::Purpose;
 use crate::live::LiveFs;
 use crate::live::inode::cached::InodeState;
 
-/// Blocks written at once.
-const BATCH_BLOCKS: usize = 256;
-
 /// Share of the limit of memory, in percent, to which versions are written out.
 const LOW_PERCENT: u64 = 75;
 
@@ -65,7 +62,7 @@ impl LiveFs {
 
     /// Writes some versions of an inode; false if none is left in memory.
     fn spill_some(&self, ino: Ino, state: &mut InodeState) -> Result<bool> {
-        let blocks = state.versions.blocks_in_memory(BATCH_BLOCKS);
+        let blocks = state.versions.blocks_in_memory(self.options.steps.spilled_blocks);
         if blocks.is_empty() {
             return Ok(false);
         }

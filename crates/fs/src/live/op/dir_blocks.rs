@@ -13,6 +13,7 @@ use crate::extent::Mapping;
 use crate::live::LiveFs;
 use crate::live::data::inline::{self, is_inline};
 use crate::live::inode::cached::InodeState;
+use crate::live::inode::new_names::{NameChange, NewNames};
 use crate::live::op::Operation;
 use crate::live::op::shared_reads::require_dir;
 
@@ -35,14 +36,14 @@ impl LiveFs {
         Dir::new(&self.sb, &self.engine, ino, state.inode.generation(), state.inode.flags())
     }
 
-    fn dir_count(&self, state: &InodeState) -> u32 {
+    pub(super) fn dir_count(&self, state: &InodeState) -> u32 {
         if is_inline(state) {
             return 1;
         }
         u32::try_from(state.inode.size() / self.block_bytes()).unwrap_or(u32::MAX)
     }
 
-    fn dir_block(&self, ino: Ino, state: &InodeState, at: FileBlock) -> Result<BlockNr> {
+    pub(super) fn dir_block(&self, ino: Ino, state: &InodeState, at: FileBlock) -> Result<BlockNr> {
         match self.extents(ino, state).map(&state.inode, at)? {
             Mapping::Written { start, .. } => Ok(start),
             _ => Err(Error::corrupt(Site::Inode(ino), "directory has a hole")),
@@ -133,24 +134,36 @@ impl LiveFs {
 
 impl Operation<'_> {
     pub(in crate::live) fn add_name(&mut self, ino: Ino, name: &Name, entry: Entry) -> Result<()> {
-        self.change_dir(ino, |dir, blocks, handle| dir.add(blocks, handle, name, entry))
+        let change = if self.is_new(Some(&entry)) { NameChange::Added } else { NameChange::Other };
+        self.change_dir(ino, change, |dir, blocks, handle| dir.add(blocks, handle, name, entry))
     }
 
-    pub(in crate::live) fn remove_name(&mut self, ino: Ino, name: &Name) -> Result<()> {
-        self.change_dir(ino, |dir, blocks, handle| dir.remove(blocks, handle, name))
+    /// `old` is the name's entry.
+    pub(in crate::live) fn remove_name(&mut self, ino: Ino, name: &Name, old: Option<Entry>) -> Result<()> {
+        let change = if self.is_new(old.as_ref()) { NameChange::Removed } else { NameChange::Other };
+        self.change_dir(ino, change, |dir, blocks, handle| dir.remove(blocks, handle, name))
     }
 
-    pub(in crate::live) fn set_name(&mut self, ino: Ino, name: &Name, entry: Entry) -> Result<()> {
-        self.change_dir(ino, |dir, blocks, handle| dir.set(blocks, handle, name, entry))
+    /// `old` is the name's entry before.
+    pub(in crate::live) fn set_name(
+        &mut self,
+        ino: Ino,
+        name: &Name,
+        old: Option<Entry>,
+        entry: Entry,
+    ) -> Result<()> {
+        let both = self.is_new(old.as_ref()) && self.is_new(Some(&entry));
+        let change = if both { NameChange::Moved } else { NameChange::Other };
+        self.change_dir(ino, change, |dir, blocks, handle| dir.set(blocks, handle, name, entry))
     }
 
     pub(in crate::live) fn set_dotdot(&mut self, ino: Ino, parent: Ino) -> Result<()> {
-        self.change_dir(ino, |dir, blocks, handle| dir.set_parent(blocks, handle, parent))
+        self.change_dir(ino, NameChange::Other, |dir, blocks, handle| dir.set_parent(blocks, handle, parent))
     }
 
     /// Gives a new directory its first block.
     pub(in crate::live) fn init_dir(&mut self, ino: Ino, parent: Ino) -> Result<()> {
-        self.change_dir(ino, |dir, blocks, handle| {
+        self.change_dir(ino, NameChange::Other, |dir, blocks, handle| {
             let (_, first) = blocks.append(handle)?;
             dir.init(handle, first, parent)
         })
@@ -159,14 +172,27 @@ impl Operation<'_> {
     fn change_dir(
         &mut self,
         ino: Ino,
+        names: NameChange,
         change: impl FnOnce(&mut Dir<'_>, &mut dyn DirBlocks, &mut Handle) -> Result<()>,
     ) -> Result<()> {
+        let was_inline = is_inline(&self.state(ino)?.state);
         self.unpack_inline(ino)?;
         let (fs, handle, _, state) = self.parts(ino);
+        let commit = handle.commit_id();
+        if !state.names.as_ref().is_some_and(|names| names.is_of(commit)) {
+            // A change in this commit before would be unknown: the folder was read again since.
+            let known = !was_inline && state.last_commit < commit;
+            let indexed = state.inode.flags() & flag::INDEX != 0;
+            let names = NewNames::begin(commit, known, fs.dir_count(state), indexed);
+            state.names = Some(Box::new(names));
+        }
         let mut dir = fs.dir(ino, state)?;
+        handle.list_updates();
         change(&mut dir, &mut Changing { fs, ino, state }, handle)?;
+        let followed = state.names.as_mut().expect("begun above");
+        let has_old_names = followed.note(names, &handle.take_updates());
         self.touch(ino);
-        Ok(())
+        if has_old_names { self.restore_folder(ino) } else { Ok(()) }
     }
 }
 

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::alloc::Purpose;
 use crate::api::{Allocate, Attr, DirItem, Entry, FileKind, Name, SeekTo};
 use crate::extent::Mapping;
+use crate::file_mode::FILE_MODE;
 use crate::inode_ops::{AttrChange, InodeOps, NewInode};
-use crate::journal_modes::InodeUpdate;
+use crate::journal_modes::{DataMode, InodeUpdate};
 use crate::live::data::inline::is_inline;
 use crate::live::data::remove::Removal;
 use crate::live::op::{Locked, Operation};
@@ -107,7 +108,8 @@ impl Operation<'_> {
         if let Some(change) = &self.change {
             fs.mvcc.note_born(ino, change);
         }
-        let (_, handle, _, state) = self.parts(ino);
+        let (_, handle, cached, state) = self.parts(ino);
+        cached.forget_file_mode();
         let versions = std::mem::take(&mut state.versions);
         let old_generation = state.inode.generation();
         *state = crate::live::inode::cached::InodeState::loaded(
@@ -115,6 +117,7 @@ impl Operation<'_> {
             handle.commit_id(),
         );
         state.versions = versions;
+        state.born = handle.commit_id();
         if new.kind == FileKind::Directory {
             fs.health.forget_folder_damage(ino);
         }
@@ -277,7 +280,7 @@ impl InodeOps for Operation<'_> {
         let old = self.entry(dir, name)?;
         self.begin_block_change()?;
         self.keep_name(dir, name, old)?;
-        self.remove_name(dir, name)?;
+        self.remove_name(dir, name, old)?;
         self.state(dir)?.state.versions.forget_absent_name(name);
         Ok(())
     }
@@ -289,7 +292,11 @@ impl InodeOps for Operation<'_> {
         // device, in any mode.
         self.handle.as_ref().expect("within a block change").order_data();
         self.keep_name(dir, name, old)?;
-        self.set_name(dir, name, entry)
+        self.set_name(dir, name, old, entry)
+    }
+
+    fn folder_moves(&mut self) {
+        self.moves_folder = true;
     }
 
     fn is_empty(&mut self, dir: Ino) -> Result<bool> {
@@ -451,6 +458,10 @@ impl InodeOps for Operation<'_> {
         self.fs.has_projects()
     }
 
+    fn takes_file_mode(&self, mode: DataMode) -> bool {
+        self.fs.takes_file_mode(mode)
+    }
+
     fn xattr(&mut self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
         let fs = self.fs;
         let locked = self.state(ino)?;
@@ -478,6 +489,9 @@ impl InodeOps for Operation<'_> {
         let (fs, handle, _, state) = self.parts(ino);
         // `set` checks that the value fits before it changes anything.
         fs.xattrs(ino).set(handle, &mut state.inode, name, value)?;
+        if name == FILE_MODE {
+            self.state(ino)?.cached.forget_file_mode();
+        }
         self.touch(ino);
         Ok(())
     }

@@ -20,6 +20,7 @@
 //! - `run`: runs, restarts and ends an operation; `locks`: its inode locks
 //! - `budget`: reservations before its first change; `changes`: the start of each change
 //! - `inode_ops`: [`crate::InodeOps`] for it; `dir_blocks`: directories over the extent tree
+//! - `new_names`: folders whose new names are removed before the commit is written
 //! - `read_ahead`: reads the blocks that a handle needs, so that no handle waits for the device
 //! - `shared_reads`: reads under the shared lock, without an operation
 
@@ -28,6 +29,7 @@ mod changes;
 mod dir_blocks;
 mod inode_ops;
 mod locks;
+mod new_names;
 mod read_ahead;
 mod run;
 mod shared_reads;
@@ -100,6 +102,8 @@ pub struct Operation<'a> {
     /// Removals of blocks that did not fit into this handle.
     pub(super) unfinished: Vec<UnfinishedRemoval>,
     changed: bool,
+    /// A folder gets another path.
+    pub(super) moves_folder: bool,
     /// The commit that makes the operation durable; `None` if it changed no metadata block.
     pub(super) commit: Option<CommitId>,
     /// The user transaction whose commit this is.

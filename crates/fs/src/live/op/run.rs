@@ -149,6 +149,7 @@ impl<'a> Operation<'a> {
             unlinked: Vec::new(),
             unfinished: Vec::new(),
             changed: false,
+            moves_folder: false,
             commit: None,
             transaction: None,
         }
@@ -211,18 +212,30 @@ impl<'a> Operation<'a> {
         if self.transaction.is_some() || self.fs.options.faults.has(Fault::SyncedReturnsEarly) {
             return synced;
         }
-        let options = self.fs.options.synced;
-        let is_synced = |ino: &Ino| {
-            let inode = &self.locked[ino].state.inode;
-            let wanted = if inode.is_directory() { flag::SYNC | flag::DIRSYNC } else { flag::SYNC };
-            options.all || options.folders && inode.is_directory() || inode.flags() & wanted != 0
-        };
-        if self.touched.iter().any(is_synced) {
+        if self.touched.iter().any(|ino| self.is_synced(*ino)) {
             synced.commit = self.commit;
         }
-        let files = self.wrote.iter().filter(|ino| is_synced(ino));
+        let files = self.wrote.iter().filter(|ino| self.is_synced(**ino));
         synced.files = files.map(|ino| self.locked[ino].cached.clone()).collect();
         synced
+    }
+
+    fn is_synced(&self, ino: Ino) -> bool {
+        let options = self.fs.options.synced;
+        let inode = &self.locked[&ino].state.inode;
+        let wanted = if inode.is_directory() { flag::SYNC | flag::DIRSYNC } else { flag::SYNC };
+        options.all || options.folders && inode.is_directory() || inode.flags() & wanted != 0
+    }
+
+    /// Notes whether more of the write that has just been stored may follow. A part that must be
+    /// durable when its call returns counts as a write of its own.
+    pub(in crate::live) fn note_part(&self, ino: Ino, is_part: bool) {
+        let parts = &self.fs.writeback.parts;
+        if is_part && !self.fs.options.faults.has(Fault::WriteInParts) && !self.is_synced(ino) {
+            parts.begin(ino);
+        } else {
+            parts.end(ino);
+        }
     }
 
     pub(super) fn store_touched(&mut self) -> Result<()> {
@@ -230,6 +243,9 @@ impl<'a> Operation<'a> {
             return Ok(());
         }
         let handle = self.handle.as_mut().expect("touched inodes come with a handle");
+        if self.moves_folder || self.transaction.is_some() {
+            self.fs.writeback.note_moved_folder(handle.commit_id());
+        }
         for &ino in &self.touched {
             let locked = self.locked.get_mut(&ino).expect("touched inodes are locked");
             if self.only_times.contains(&ino) {

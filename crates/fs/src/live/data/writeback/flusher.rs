@@ -9,9 +9,17 @@ use xact_types::{Ino, Result};
 use super::WritebackRequest;
 use crate::live::LiveFs;
 
-/// Age at which the flusher writes dirty data back. `sync(2)` does not reach a FUSE file system, so
-/// this is the longest time that a user waits for durability without an fsync.
+/// The longest time that data stays in the cache, however long the commit interval is.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
+/// The longest time between rounds.
+const ROUND_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// The age at which the flusher writes dirty data back, and the time between its rounds. Data that
+/// was written to the cache is in a commit after the sum of both, and that commit is durable a
+/// commit interval after the write (`LiveFs::settle`): the interval bounds what a crash loses.
+fn times(commit_interval: Duration) -> (Duration, Duration) {
+    (DIRTY_AGE_MAX.min(commit_interval / 2), ROUND_INTERVAL_MAX.min(commit_interval / 4))
+}
 
 impl LiveFs {
     /// Starts the flusher thread. It holds only a weak reference between its rounds, so dropping
@@ -28,6 +36,10 @@ impl LiveFs {
         }
         if self.page_cache.may_throttle() {
             let cached = self.cached_inode(ino)?;
+            if self.writeback.parts.holds(ino) {
+                // The caller is about to write the next part, for which the write-back would wait.
+                return Ok(());
+            }
             let own = cached.pages.lock().dirty as u64;
             if !self.page_cache.must_throttle(own) {
                 return Ok(());
@@ -41,8 +53,9 @@ impl LiveFs {
 
     /// One round of the flusher; false when the thread has to end.
     fn flush_round(&self) -> bool {
-        let Some(woken) = self.writeback.flusher().wait() else { return false };
-        let before = Instant::now().checked_sub(DIRTY_AGE_MAX);
+        let (age, round) = times(self.engine.commit_interval());
+        let Some(woken) = self.writeback.flusher().wait(round) else { return false };
+        let before = Instant::now().checked_sub(age);
         let before = if woken { None } else { Some(before.unwrap_or_else(Instant::now)) };
         let written = self.write_back_emptied().and_then(|()| self.write_back_all(before));
         let written = written.and_then(|()| self.restore_idle_journal());

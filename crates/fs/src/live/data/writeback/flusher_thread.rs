@@ -1,4 +1,4 @@
-//! The flusher thread: it wakes every second, or when it is woken, and runs one round of
+//! The flusher thread: it wakes after a fixed time, or when it is woken, and runs one round of
 //! write-back.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use xact_types::{Error, Result};
-
-/// Interval between rounds.
-const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts, wakes and stops the thread.
 #[derive(Default)]
@@ -59,11 +56,12 @@ impl FlusherThread {
         }
     }
 
-    /// Waits for the next round; returns whether the thread was woken, or `None` to stop.
-    pub(super) fn wait(&self) -> Option<bool> {
+    /// Waits for the next round, `round` at most; returns whether the thread was woken, or `None`
+    /// to stop.
+    pub(super) fn wait(&self, round: Duration) -> Option<bool> {
         let mut requests = self.requests.lock();
         if !requests.stop && !requests.woken {
-            self.wake.wait_for(&mut requests, ROUND_INTERVAL);
+            self.wake.wait_for(&mut requests, round);
         }
         if requests.stop { None } else { Some(std::mem::take(&mut requests.woken)) }
     }

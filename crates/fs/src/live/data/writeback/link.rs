@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::lock_api::ArcRwLockUpgradableReadGuard;
-use xact_consistency::{Handle, NewData, ReserveClass};
+use xact_consistency::{DataInLog, Handle, NewData, ReserveClass};
 use xact_types::{FileBlock, Result};
 
 use super::collect::{Segment, WritebackBatch};
@@ -34,15 +34,28 @@ impl Segment {
     }
 }
 
+/// How a batch is linked; see [`WritebackBatch`].
+#[derive(Clone, Copy)]
+struct LinkHow {
+    more: bool,
+    size_max: u64,
+    synced: bool,
+}
+
 impl LiveFs {
     /// Step 3, after the data was written; true if dirty pages are left.
     pub(super) fn link(&self, batch: WritebackBatch) -> Result<bool> {
-        let WritebackBatch { cached, guard, segments, links, more } = batch;
+        let WritebackBatch { cached, guard, segments, links, more, size_max, synced } = batch;
         if segments.iter().any(|segment| segment.placement == Placement::Written && !segment.journaled) {
             cached.note_placed();
         }
         for segment in &segments {
-            self.writeback.count_written(segment.placement, segment.len());
+            self.writeback.files.count(cached.ino, segment.placement, segment.len());
+        }
+        let in_place = segments.iter().any(|segment| !segment.journaled);
+        if in_place && self.orders_for_file(self.data_mode(&cached, &guard.inode)) {
+            // Later changes of this file are in the running commit or a later one.
+            Handle::begin_for(&self.engine, 0, ReserveClass::Upkeep)?.order_data();
         }
         let journaled = segments.iter().any(|segment| segment.journaled);
         if !links && !journaled {
@@ -51,9 +64,9 @@ impl LiveFs {
         }
         let mut state = ArcRwLockUpgradableReadGuard::upgrade(guard);
         let linked = if links {
-            self.link_segments(&cached, &mut state, &segments, more)
+            self.link_segments(&cached, &mut state, &segments, LinkHow { more, size_max, synced })
         } else {
-            self.journal_segments(&mut state, &segments)
+            self.journal_segments(&mut state, &segments, synced)
         };
         if linked.is_err() {
             // Some blocks may be linked and some not: memory and disk no longer agree, so all
@@ -72,7 +85,7 @@ impl LiveFs {
         cached: &Arc<CachedInode>,
         state: &mut WriteGuard,
         segments: &[Segment],
-        more: bool,
+        LinkHow { more, size_max, synced }: LinkHow,
     ) -> Result<()> {
         self.read_ahead_inode(cached.ino, state);
         for segment in segments.iter().filter(|segment| segment.placement != Placement::Written) {
@@ -80,7 +93,8 @@ impl LiveFs {
             let _ = self.extents(cached.ino, state).read_ahead(&state.inode, segment.at);
             self.allocator.read_ahead(segment.run());
         }
-        let mut handle = Handle::begin_for(&self.engine, self.credits_inode(), ReserveClass::Upkeep)?;
+        let credits = self.credits_whole(cached, state, segments).unwrap_or(self.credits_inode());
+        let mut handle = self.begin_link(state, credits, synced)?;
         // The inode's block joins each commit first: so there is space for it, however full the
         // commit gets.
         self.store_inode(&mut handle, cached, state)?;
@@ -95,7 +109,7 @@ impl LiveFs {
                     // one.
                     self.make_room(&mut handle, cached, state, segment.journal_credits())?;
                     segment.journal(&mut handle)?;
-                    self.mark_written(&mut handle, cached, state, segment)?;
+                    self.mark_written(&mut handle, cached, state, segment, size_max)?;
                 }
                 Placement::Fresh => {
                     let run = segment.run();
@@ -110,7 +124,7 @@ impl LiveFs {
                     self.settle_reservation(cached, state, segment);
                 }
             }
-            self.has_reached(state, segment.at.offset(segment.len()));
+            self.has_reached(state, segment.at.offset(segment.len()), size_max);
         }
         if !more {
             let size = state.size;
@@ -119,9 +133,49 @@ impl LiveFs {
         self.store_inode(&mut handle, cached, state)
     }
 
-    /// Blocks up to `end` are linked: the size on disk follows.
-    fn has_reached(&self, state: &mut InodeState, end: FileBlock) {
-        let reached = (u64::from(end.0) * self.block_bytes()).min(state.size);
+    /// A handle for changes of an inode, its data and its blocks. They go ahead of other files'
+    /// changes as far as that is possible, for this fsync (`synced`) or for the next one.
+    fn begin_link(&self, state: &InodeState, credits: u32, synced: bool) -> Result<Handle> {
+        if self.goes_ahead(state) {
+            Handle::begin_ahead(&self.engine, credits, ReserveClass::Upkeep, synced)
+        } else {
+            Handle::begin_for(&self.engine, credits, ReserveClass::Upkeep)
+        }
+    }
+
+    /// The credits with which all segments are linked in one commit, if one commit has space for
+    /// all and the engine takes any data: what is overwritten or added is then visible as a whole.
+    fn credits_whole(&self, cached: &CachedInode, state: &InodeState, segments: &[Segment]) -> Option<u32> {
+        if self.engine.data_in_log() != DataInLog::All {
+            return None;
+        }
+        let extents = self.extents(cached.ino, state);
+        let (mut credits, mut runs, mut blocks) = (self.credits_inode(), 0, 0);
+        for segment in segments {
+            credits += segment.journal_credits();
+            match segment.placement {
+                Placement::Written => {}
+                Placement::Unwritten => credits += extents.credits_set_written(&state.inode),
+                Placement::Fresh => {
+                    (runs, blocks) = (runs + 1, blocks + segment.len());
+                    credits += self.allocator.credits_for(segment.len());
+                }
+            }
+        }
+        if runs > 0 {
+            credits = credits.saturating_add(extents.credits_insert(&state.inode, runs, blocks));
+        }
+        (credits <= self.credits_of_one_commit()).then_some(credits)
+    }
+
+    /// The most credits that a batch asks for at once, so that it is in one commit.
+    fn credits_of_one_commit(&self) -> u32 {
+        self.engine.max_credits() / 2
+    }
+
+    /// Blocks up to `end` are linked: the size on disk follows, but not past `size_max`.
+    fn has_reached(&self, state: &mut InodeState, end: FileBlock, size_max: u64) {
+        let reached = (u64::from(end.0) * self.block_bytes()).min(state.size).min(size_max);
         if reached > state.inode.size() {
             state.inode.set_size(reached);
         }
@@ -145,8 +199,10 @@ impl LiveFs {
     }
 
     /// Puts overwritten blocks into the journal without their inode.
-    fn journal_segments(&self, state: &mut InodeState, segments: &[Segment]) -> Result<()> {
-        let mut handle = Handle::begin_for(&self.engine, 0, ReserveClass::Upkeep)?;
+    fn journal_segments(&self, state: &mut InodeState, segments: &[Segment], synced: bool) -> Result<()> {
+        let whole = segments.iter().map(Segment::journal_credits).sum::<u32>();
+        let whole = if whole <= self.credits_of_one_commit() { whole } else { 0 };
+        let mut handle = self.begin_link(state, whole, synced)?;
         for segment in segments {
             let credits = segment.journal_credits();
             if !handle.ensure(credits)? {
@@ -154,7 +210,7 @@ impl LiveFs {
             }
             segment.journal(&mut handle)?;
         }
-        state.last_commit = handle.commit_id();
+        state.note_change(&handle);
         state.last_data_commit = handle.commit_id();
         Ok(())
     }
@@ -166,6 +222,7 @@ impl LiveFs {
         cached: &Arc<CachedInode>,
         state: &mut WriteGuard,
         segment: &Segment,
+        size_max: u64,
     ) -> Result<()> {
         let mut at = segment.at;
         let past = segment.at.offset(segment.len());
@@ -176,7 +233,7 @@ impl LiveFs {
                 Progress::Stopped(reached) => {
                     at = reached;
                     // This commit may be the last one before a crash.
-                    self.has_reached(state, reached);
+                    self.has_reached(state, reached, size_max);
                     self.store_inode(handle, cached, state)?;
                     let credits = extents.credits_set_written(&state.inode) + self.credits_inode();
                     handle.renew(credits)?;
@@ -222,6 +279,9 @@ impl LiveFs {
         // A batch takes the first dirty pages of the file.
         if let Some(last) = segments.last() {
             pages.dirty_from = last.at.0 + last.len();
+        }
+        if pages.dirty == 0 {
+            pages.sizes.clear();
         }
         if pages.dirty == 0 && pages.reserved == 0 {
             pages.reservation = None;

@@ -16,7 +16,7 @@
 //! They are taken in rising order, as everywhere. They are made exclusive and released in falling
 //! order. A reader of an inode prevents the upgrade of its lock, and may itself wait for the lock
 //! of another inode. That inode has a higher number, so this group has already released its lock.
-//! A group leaves out an inode that another thread has locked.
+//! A group leaves out an inode that another thread has locked, or of which a write has not ended.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,10 +29,6 @@ use super::collect::WritebackBatch;
 use crate::live::LiveFs;
 use crate::live::inode::cached::CachedInode;
 
-/// Maximum inodes and pages of a group; a writer to one of them may have to wait for all.
-const INODES_MAX: usize = 256;
-const PAGES_MAX: usize = 256;
-
 impl LiveFs {
     /// Writes back all dirty inodes; with `before`, only those that have been dirty since then.
     ///
@@ -43,11 +39,14 @@ impl LiveFs {
         for ino in self.page_cache.dirty_inodes(before) {
             match self.inodes.peek(ino) {
                 Some(cached) => inodes.push(cached),
-                None => self.page_cache.unmark_dirty_inode(ino),
+                None => {
+                    self.page_cache.unmark_dirty_inode(ino);
+                }
             }
         }
         let mut rest = &inodes[..];
-        // Inodes that another thread has locked, or with more pages than fit in a group.
+        // Inodes that another thread has locked or is writing in parts, or with more pages than
+        // fit in a group.
         let mut alone = Vec::new();
         let mut failed = None;
         while !rest.is_empty() {
@@ -80,9 +79,9 @@ impl LiveFs {
         failed: &mut Option<Error>,
     ) -> (Vec<WritebackBatch>, usize) {
         let (mut group, mut pages) = (Vec::new(), 0);
-        let mut met = 0;
+        let (mut met, most) = (0, self.options.steps);
         for cached in inodes {
-            if group.len() == INODES_MAX || pages >= PAGES_MAX {
+            if group.len() >= most.group_inodes || pages >= most.group_pages {
                 break;
             }
             met += 1;
@@ -90,6 +89,10 @@ impl LiveFs {
                 alone.push(cached.clone());
                 continue;
             };
+            if self.writeback.parts.holds(cached.ino) {
+                alone.push(cached.clone());
+                continue;
+            }
             let collected = match guard.live {
                 true => self.collect(cached, guard, WritebackRequest::INODE),
                 false => Ok(None),

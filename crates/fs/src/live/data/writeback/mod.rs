@@ -9,11 +9,13 @@
 //!   `flusher_thread`: the thread for it
 //! - `write_pattern`: the pattern in which a file is written, from which `collect` chooses what
 //!   goes through the journal
+//! - `write_parts`: writes of which more may follow, for which write-back waits
+//! - `file_writes`: written blocks by file
 //! - `state`: counters and the flusher, for the whole volume
 //!
 //! Crash argument, for one batch of dirty pages of one inode:
-//! 1. Pages that have a written block are overwritten in place; a crash leaves each sector old or
-//!    new, as POSIX allows before fsync.
+//! 1. Pages that have a written block are overwritten in place, unless 5 applies; a crash leaves
+//!    each sector old or new, as POSIX allows before fsync.
 //! 2. Pages without a block get one that is allocated in memory only, and are written there. Until
 //!    step 3 commits, no metadata on disk refers to these blocks: a crash loses the pages and
 //!    nothing else.
@@ -30,6 +32,10 @@
 //!    not at all.
 //! 6. A block with a copy in the log always goes through the journal: if it were written in place,
 //!    a replay would overwrite it with the older copy.
+//! 7. On a volume with a journal, a batch that fits one commit is in one commit: its handle begins
+//!    with the credits for all of it (`link`). With `data=adaptive`, the overwritten blocks of a
+//!    small sync are journaled (`data_mode::BatchFacts::overwrites_little`), and its new blocks
+//!    are linked by the same commit. So a crash leaves all of it or nothing.
 //!
 //! Space in the engine was reserved when the data was accepted (`space_reservation`), so no step
 //! fails for lack of it.
@@ -39,6 +45,7 @@
 //! begins (lock order: inode, then handle).
 
 mod collect;
+pub(in crate::live) mod file_writes;
 mod flusher;
 mod flusher_thread;
 mod link;
@@ -50,6 +57,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 mod write;
+pub(in crate::live) mod write_parts;
 pub(in crate::live) mod write_pattern;
 
 use std::sync::Arc;
@@ -59,6 +67,7 @@ use xact_types::{CommitId, Result};
 
 use crate::live::LiveFs;
 use crate::live::inode::cached::{CachedInode, InodeState, UpgradableGuard};
+use write_parts::Patience;
 
 /// The part of an inode that is written back.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,8 +104,14 @@ impl LiveFs {
     /// Writes the inode's dirty data and then the inode. With [`Scope::Data`], an inode with
     /// changes of times only stays dirty in memory.
     pub(in crate::live) fn write_back(&self, cached: &Arc<CachedInode>, how: WritebackRequest) -> Result<()> {
+        let mut patience = Patience::new(&self.writeback.parts);
         loop {
             let guard = RwLock::upgradable_read_arc(&cached.state);
+            if guard.live && patience.is_needed(cached.ino) {
+                drop(guard);
+                patience.wait(cached.ino);
+                continue;
+            }
             if !guard.live || !self.write_batch(cached, guard, how)? {
                 break;
             }
@@ -119,13 +134,19 @@ impl LiveFs {
         self.link(batch)
     }
 
-    /// Takes an inode off the dirty list if it is clean.
+    /// Takes an inode off the dirty list if it is clean. The commit that has its size counts from
+    /// the time at which the data was written to the cache, so that the commit interval bounds the
+    /// sum of both delays.
     pub(in crate::live) fn settle(&self, cached: &CachedInode) {
         let state = cached.state.read();
         let mut pages = cached.pages.lock();
         self.writeback.release(&mut pages, 0, state.live && state.dirty);
         if !state.live || (!state.dirty && pages.dirty == 0) {
-            self.page_cache.unmark_dirty_inode(cached.ino);
+            let since = self.page_cache.unmark_dirty_inode(cached.ino);
+            drop(pages);
+            if let Some(since) = since {
+                self.engine.age_from(since);
+            }
         }
     }
 }

@@ -7,12 +7,10 @@ use super::collect::{DirtyPage, Segment};
 use super::write_pattern::WritePattern;
 use crate::alloc::{Purpose, Run};
 use crate::extent::Mapping;
+use crate::journal_modes::DataMode;
 use crate::live::LiveFs;
 use crate::live::data::data_mode::Placement;
 use crate::live::inode::cached::{CachedInode, InodeState};
-
-/// Maximum pages of a segment that may go through the journal: one handle takes all of them.
-const JOURNALED_PAGES_MAX: u32 = 32;
 
 impl LiveFs {
     /// Gives every dirty page a block, and groups contiguous pages with contiguous blocks into
@@ -22,7 +20,7 @@ impl LiveFs {
         cached: &CachedInode,
         state: &InodeState,
         dirty: Vec<(u32, DirtyPage)>,
-        pattern: WritePattern,
+        (mode, pattern): (DataMode, WritePattern),
     ) -> Result<Vec<Segment>> {
         let mut segments: Vec<Segment> = Vec::new();
         let extents = self.extents(cached.ino, state);
@@ -43,8 +41,8 @@ impl LiveFs {
             };
             let held = |ahead: u64| start.is_some_and(|start| self.engine.holds_data(start.offset(ahead), 1));
             let journaled = held(0);
-            let many = self.modes.data.may_journal_many(&state.inode, placement, pattern);
-            let limit = if journaled || many { limit.min(JOURNALED_PAGES_MAX) } else { limit };
+            let many = mode.may_journal_many(placement, pattern);
+            let limit = if journaled || many { limit.min(self.options.steps.journaled_pages) } else { limit };
             let mut pages = vec![data];
             while pages.len() < limit as usize && held(pages.len() as u64) == journaled {
                 match dirty.next_if(|(next, _)| *next == at + pages.len() as u32) {

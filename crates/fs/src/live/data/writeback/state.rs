@@ -2,43 +2,49 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use xact_consistency::Engine;
-use xact_types::{Latencies, LatencySnapshot};
+use xact_types::{CommitId, Latencies, LatencySnapshot};
 
+use super::file_writes::FileWrites;
 use super::flusher_thread::FlusherThread;
-use crate::live::data::data_mode::Placement;
+use super::write_parts::WriteParts;
 
 /// Write-back of the whole volume.
 pub(in crate::live) struct Writeback {
     pub(super) engine: Arc<Engine>,
-    written: WrittenBlocks,
+    /// RFJ-6.
+    pub files: FileWrites,
     /// How long `fsync` and `fdatasync` took.
     pub(super) sync_times: Latencies,
+    /// The newest commit in which a folder got another path, or a transaction changed anything.
+    moved_folder: AtomicU64,
     flusher: FlusherThread,
+    pub parts: WriteParts,
 }
 
 impl Writeback {
-    pub fn new(engine: Arc<Engine>) -> Writeback {
+    pub fn new(engine: Arc<Engine>, next_part: Duration) -> Writeback {
         Writeback {
             engine,
-            written: WrittenBlocks::default(),
+            files: FileWrites::default(),
             sync_times: Latencies::default(),
+            moved_folder: AtomicU64::new(0),
             flusher: FlusherThread::default(),
+            parts: WriteParts::new(next_part),
         }
     }
 
-    /// Counts blocks that were written back.
-    pub(super) fn count_written(&self, placement: Placement, blocks: u32) {
-        let WrittenBlocks { new, overwritten } = &self.written;
-        let count = if placement == Placement::Written { overwritten } else { new };
-        count.fetch_add(blocks.into(), Relaxed);
+    /// A folder gets another path in this commit.
+    pub fn note_moved_folder(&self, commit: CommitId) {
+        self.moved_folder.fetch_max(commit.0, SeqCst);
     }
 
-    /// Blocks of file data written back so far: to new places, and over old contents (RFJ-6).
-    pub fn written_blocks(&self) -> (u64, u64) {
-        (self.written.new.load(Relaxed), self.written.overwritten.load(Relaxed))
+    /// The newest commit in which a folder got another path.
+    pub fn moved_folder(&self) -> CommitId {
+        CommitId(self.moved_folder.load(SeqCst))
     }
 
     /// How long each `fsync` and `fdatasync` took so far.
@@ -55,11 +61,4 @@ impl Writeback {
         // One handle may have half of the log; a quarter of that leaves space for others.
         u64::from(self.engine.max_credits() / 4) * self.engine.block_size() as u64
     }
-}
-
-/// Blocks of file data that were written back.
-#[derive(Default)]
-struct WrittenBlocks {
-    new: AtomicU64,
-    overwritten: AtomicU64,
 }

@@ -70,6 +70,11 @@ impl WriteHistory {
         }
     }
 
+    /// Whether it knows of a sync.
+    pub fn has_syncs(&self) -> bool {
+        self.reached > 0 || self.restarts > 0
+    }
+
     pub fn pattern(&self) -> WritePattern {
         match () {
             () if self.appends >= LOG_SYNCS => WritePattern::Log,
