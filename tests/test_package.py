@@ -156,6 +156,28 @@ class ThreadTransactions(unittest.TestCase):
             with xact.transaction(MNT):
                 raise BlockingIOError(errno.EAGAIN, "of a socket")
 
+    def test_eager(self):
+        (HERE / "a").write_text("start")
+        with xact.folder(HERE) as first:
+            Path(first.path, "a").write_text("first")
+            with self.assertRaises(xact.Conflict) as caught:
+                with xact.folder(HERE, eager=True) as second:
+                    Path(second.path, "a").write_text("second")
+            conflict = caught.exception
+            self.assertEqual((conflict.path, conflict.conflicting_tx), ("/folder/a", first.id))
+            self.assertIsInstance(conflict.__context__, BlockingIOError)
+        self.assertEqual((HERE / "a").read_text(), "first")
+        run = [os.environ["XACT"], "run", "--at", MNT, "--leave-open", "--", "touch", HERE / "new"]
+        subprocess.run(run, check=True, stderr=subprocess.DEVNULL)
+        number = xact.transactions(MNT)[0].id
+        with self.assertRaises(xact.Conflict) as caught:
+            with xact.transaction(MNT, eager=True):
+                (HERE / "new").write_text("third")
+        conflict = caught.exception
+        self.assertEqual((conflict.path, conflict.conflicting_tx), ("/folder/new", number))
+        abort = [os.environ["XACT"], "tx", "abort", str(number), "--at", MNT]
+        subprocess.run(abort, check=True, stderr=subprocess.DEVNULL)
+
     def test_ends_early(self):
         with xact.transaction(MNT, ordered=True, snapshot=True) as tx:
             (HERE / "a").write_text("a")

@@ -10,7 +10,7 @@ STOCK=commit_writes=two-step,inode_update=immediate,timestamps=immediate
 SETTINGS="data=writeback,$STOCK data=ordered,$STOCK data=journal,$STOCK
     data=writeback data=ordered data=journal data=selective data=adaptive
     commit_writes=two-step inode_update=immediate timestamps=immediate log_records=sub-block
-    engine=none engine=generations engine=generations,fsync=generation"
+    engine=none engine=generations engine=generations,fsync=generation engine=generations,fsync=log"
 
 # A volume with settings of its own. Without a journal, or with generations, it has another format.
 posix_volume() { # IMG, SETTINGS

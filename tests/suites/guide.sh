@@ -14,6 +14,7 @@ page() { # NAME
 test_first_steps() { page first-steps; }
 test_engines() { page engines; }
 test_transactions() { page transactions; }
+test_programs() { page programs; }
 test_snapshots() { page snapshots; }
 test_undo() { page undo; }
 test_backup() { page backup; }

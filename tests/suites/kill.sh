@@ -118,3 +118,28 @@ test_killed_in_mid_load() {
     wait "$DAEMON"
     sound disk.img
 }
+
+# A program appends to a log and never syncs: the commit interval bounds what a kill loses.
+test_commit_interval() {
+    local old_enough n
+    for ENGINE in journal generations; do
+        volume disk.img --size 64M
+        in_foreground disk.img mnt --commit-interval 500ms
+        old_enough=0
+        # The last two seconds are the interval and a margin.
+        for ((n = 1; n <= 140; n++)); do
+            printf '%0999d\n' "$n" >>mnt/log
+            ((n != 40)) || old_enough=$(stat -c %s mnt/log)
+            sleep 0.02
+        done
+        kill -KILL "$DAEMON"
+        wait "$DAEMON" 2>/dev/null || true
+        unmounted mnt
+        mounted disk.img mnt
+        [[ $(stat -c %s mnt/log) -ge $old_enough ]] ||
+            fail "on $ENGINE $(stat -c %s mnt/log) bytes are left, of $old_enough that were two seconds old"
+        unmounted mnt
+        sound disk.img
+        rm disk.img
+    done
+}

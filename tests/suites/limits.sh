@@ -216,25 +216,86 @@ END
 }
 
 # Inotify reports the calls of programs. A commit changes files without calls, so watchers get no
-# event of it, and events of all calls outside of transactions.
+# event of it, of whatever kind the change is, and events of all calls outside of transactions.
 test_watchers_get_no_events_of_a_commit() {
     cat >watch.py <<'END'
 import ctypes, os, subprocess, sys
 libc = ctypes.CDLL(None)
-watch = libc.inotify_init1(os.O_NONBLOCK)
-libc.inotify_add_watch(watch, sys.argv[1].encode(), 0x3C2)  # modify, moved, create, delete
-subprocess.run(sys.argv[2:], check=True)
-try:
-    print(len(os.read(watch, 65536)) > 0)
-except BlockingIOError:
-    print(False)
+OPENED_AND_READ = 0x1 | 0x10 | 0x20  # by `xact run`, and by the shell that calls
+def events(command):
+    """Whether the folder, or one of the files and folders in it, has events of the command."""
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    for path in ["mnt/folder"] + [f"mnt/folder/{name}" for name in os.listdir("mnt/folder")]:
+        assert libc.inotify_add_watch(watch, path.encode(), 0xFFF & ~OPENED_AND_READ) >= 0
+    subprocess.run(command, check=True)
+    try:
+        return len(os.read(watch, 65536)) > 0
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(watch)
+for change in sys.argv[2:]:
+    assert not events([sys.argv[1], "run", "--at", "mnt", "--", "sh", "-c", change]), f"a commit: {change}"
+    # The same once more, by calls.
+    assert events(["sh", "-c", change.replace("1", "2")]), f"calls: {change}"
 END
     volume disk.img
     mounted disk.img mnt
-    mkdir mnt/folder
-    touch mnt/folder/a
-    local changes='echo x >mnt/folder/new; echo y >>mnt/folder/a; mv mnt/folder/new mnt/folder/moved; rm mnt/folder/moved'
-    equal "events of calls" True "$(python3 watch.py mnt/folder sh -c "$changes")"
-    equal "events of a commit" False "$(python3 watch.py mnt/folder "$XACT" run --at mnt -- sh -c "$changes")"
+    mkdir -p mnt/folder/gone{1,2}
+    touch mnt/folder/{written,moved,replaced,deleted,other}{1,2}
+    python3 watch.py "$XACT" 'echo x >>mnt/folder/written1' 'echo x >mnt/folder/new1' 'mkdir mnt/folder/made1' \
+        'mv mnt/folder/moved1 mnt/folder/name1' 'mv mnt/folder/other1 mnt/folder/replaced1' \
+        'rm mnt/folder/deleted1' 'rmdir mnt/folder/gone1' 'chmod 600 mnt/folder/written1'
+    unmounted mnt
+}
+
+# The path of a folder that is in use, after a commit that renames it or a folder above: the kernel
+# learns of the new place when a program looks up the new name.
+test_paths_of_folders_in_use_after_a_commit() {
+    cat >path.py <<'END'
+import os, subprocess, sys
+here, xact = os.path.realpath("mnt"), sys.argv[1]
+reader = subprocess.Popen([sys.executable, "-c", """
+import os, sys
+os.chdir("mnt/a/b")
+file = open("f")
+for line in sys.stdin:
+    try:
+        cwd = os.getcwd()
+    except FileNotFoundError:
+        cwd = None
+    print((cwd, os.readlink("/proc/self/cwd"), os.readlink(f"/proc/self/fd/{file.fileno()}")), flush=True)
+"""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def paths():
+    reader.stdin.write("\n")
+    reader.stdin.flush()
+    return tuple(path and path.replace(here, "M") for path in eval(reader.stdout.readline()))
+def expect(what, *wanted):
+    found = paths()
+    assert found == wanted, f"{what}: {found} instead of {wanted}"
+def commit(command):
+    subprocess.run([xact, "run", "--at", "mnt", "--", "sh", "-c", command], check=True)
+expect("at first", "M/a/b", "M/a/b", "M/a/b/f")
+commit("mv mnt/a mnt/c")
+expect("after a commit that renames the folder above", "M/a/b", "M/a/b", "M/a/b/f")
+os.stat("mnt/c")
+expect("after a look at the new name", "M/c/b", "M/c/b", "M/c/b/f")
+commit("mv mnt/c/b mnt/c/d")
+expect("after a commit that renames the folder", None, "M/c/b (deleted)", "M/c/b/f")
+os.stat("mnt/c/d")
+expect("after a look at its new name", "M/c/d", "M/c/d", "M/c/d/f")
+commit("mv mnt/c/d/f mnt/c/d/g")
+os.stat("mnt/c/d/g")
+expect("after a commit that renames an open file", "M/c/d", "M/c/d", "M/c/d/f (deleted)")
+os.rename("mnt/c", "mnt/e")
+expect("after a rename by a call", "M/e/d", "M/e/d", "M/e/d/f (deleted)")
+reader.stdin.close()
+reader.wait()
+END
+    volume disk.img
+    mounted disk.img mnt
+    mkdir -p mnt/a/b
+    touch mnt/a/b/f
+    python3 path.py "$XACT"
     unmounted mnt
 }

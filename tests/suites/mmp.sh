@@ -9,6 +9,7 @@ test_multi_mount_protection() {
     "$XACT" sync mnt
     # A copy, as another machine would see it: no lock on the file warns xact.
     cp --sparse=always disk.img other.img
+    cp --sparse=always disk.img crashed.img
     unmounted mnt
     sound disk.img
     # The other machine's number does not change: xact waits, and then takes the volume over.
@@ -18,6 +19,24 @@ test_multi_mount_protection() {
     equal content x "$(cat mnt/file)"
     unmounted mnt
     sound other.img
+    # A read-only mount writes only to replay the log, and claims the volume for that alone. Here a
+    # claim can be seen, because it needs the wait; without the log there is none.
+    start=$SECONDS
+    mounted crashed.img mnt -o ro,noload
+    unmounted mnt
+    [[ $((SECONDS - start)) -lt 10 ]] || fail "reading without the log waited"
+    start=$SECONDS
+    mounted crashed.img mnt -o ro
+    [[ $((SECONDS - start)) -ge 10 ]] || fail "the log was replayed after $((SECONDS - start)) s"
+    start=$SECONDS
+    mounted crashed.img other -o ro
+    equal "content of both" 'x x' "$(cat mnt/file other/file | xargs)"
+    unmounted other
+    unmounted mnt
+    mounted crashed.img mnt
+    unmounted mnt
+    [[ $((SECONDS - start)) -lt 10 ]] || fail "the claim was not released"
+    sound crashed.img
     # The number changes: another machine has the volume.
     local block
     put_sequence() { # NUMBER

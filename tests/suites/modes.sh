@@ -102,6 +102,131 @@ test_only_the_owner_sets_modes() {
     unmounted mnt
 }
 
+# JOJ-4: the owner of a file chooses how its data is journaled, and the choice is kept, copied and
+# inherited.
+test_a_file_has_a_data_mode_of_its_own() {
+    needs jq setpriv getfattr setfattr lsattr chattr tar rsync
+    volume disk.img --size 64M
+    mounted disk.img mnt -o data=journal
+    mode() { "$XACT" mode get --json --file "$1" | jq -c '[.own, .effective]'; }
+    attribute() { getfattr --only-values -n user.xact.data "$1" 2>/dev/null; }
+    # Blocks of data that ten writes through a mapping, each with msync, put into the journal.
+    journaled() {
+        local before
+        before=$("$XACT" stat --json mnt | jq .counters.journaled_data_blocks)
+        python3 - "$1" <<'END'
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    pages = mmap.mmap(file.fileno(), 40960)
+    for n in range(10):
+        pages[n * 4096:n * 4096 + 4096] = b"%d" % n * 4096
+        pages.flush(n * 4096, 4096)
+END
+        echo $(($("$XACT" stat --json mnt | jq .counters.journaled_data_blocks) - before))
+    }
+    head -c 40960 /dev/zero >mnt/table
+    sync mnt/table
+    equal "as the volume" '[null,"data"]' "$(mode mnt/table)"
+    [[ $(journaled mnt/table) -ge 10 ]] || fail "a file of data=journal is not journaled"
+    # Out of the journal, once what is in it is at home.
+    "$XACT" mode set --file mnt/table ordered
+    "$XACT" sync mnt
+    unmounted mnt
+    mounted disk.img mnt -o data=journal
+    equal "kept with the file" '["ordered","ordered"]' "$(mode mnt/table)"
+    equal "ten msyncs of a file outside the journal" 0 "$(journaled mnt/table)"
+    "$XACT" mode get --file mnt/table >said
+    has said '^data +ordered +of the file itself$'
+
+    # Copies of the file have it.
+    cp -a mnt/table mnt/copy
+    equal "cp -a" ordered "$(attribute mnt/copy)"
+    rsync -X mnt/table mnt/rsynced
+    equal "rsync -X" ordered "$(attribute mnt/rsynced)"
+    tar --xattrs -C mnt -cf table.tar table
+    mkdir mnt/unpacked
+    tar --xattrs -C mnt/unpacked -xf table.tar
+    equal "tar --xattrs" ordered "$(attribute mnt/unpacked/table)"
+    equal "ten msyncs of the copy" 0 "$(journaled mnt/copy)"
+
+    # The flag +j is 'data', whichever way it is set.
+    chattr +j mnt/copy
+    equal "after chattr +j" '["data","data"]' "$(mode mnt/copy)"
+    equal "its attribute" '' "$(attribute mnt/copy || true)"
+    "$XACT" mode set --file mnt/copy selective
+    has <(lsattr mnt/copy) '^[^j]* '
+    setfattr -n user.xact.data -v data mnt/copy
+    has <(lsattr mnt/copy) '^[^ ]*j[^ ]* '
+    chattr -j mnt/copy
+    equal "after chattr -j" '[null,"data"]' "$(mode mnt/copy)"
+    chattr +j mnt/copy
+    "$XACT" mode clear --file mnt/copy
+    equal "cleared" '[null,"data"]' "$(mode mnt/copy)"
+    has <(lsattr mnt/copy) '^[^j]* '
+
+    # Inherited where that is asked for.
+    mkdir mnt/logs
+    exits 64 "'--inherit' sets the mode of new files" -- "$XACT" mode set --file mnt/logs none
+    exits 64 'not a folder' -- "$XACT" mode set --file mnt/table --inherit none
+    "$XACT" mode set --file mnt/logs --inherit none
+    mkdir mnt/logs/d
+    head -c 40960 /dev/zero >mnt/logs/d/log
+    equal inherited '["none","none"]' "$(mode mnt/logs/d/log)"
+    sync mnt/logs/d/log
+    equal "ten msyncs of it" 0 "$(journaled mnt/logs/d/log)"
+    "$XACT" run --at mnt -- sh -c "echo x >mnt/logs/new && '$XACT' mode set --file mnt/table adaptive"
+    equal "in a transaction" '["none","none"] ["adaptive","adaptive"]' "$(mode mnt/logs/new) $(mode mnt/table)"
+
+    # Wrong values, and other users, who may write the file.
+    exits 64 'expected none, ordered, data' -- "$XACT" mode set --file mnt/table journal
+    exits 1 'Invalid argument' -- setfattr -n user.xact.data -v fast mnt/table
+    chmod 666 mnt/table
+    as_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups "$@"; }
+    exits 77 -- as_nobody "$XACT" mode set --file mnt/table none
+    exits 77 -- as_nobody "$XACT" mode clear --file mnt/table
+    exits 1 'not permitted' -- as_nobody setfattr -n user.xact.data -v none mnt/table
+    exits 1 'not permitted' -- as_nobody setfattr -x user.xact.data mnt/table
+    equal "unchanged" '["adaptive","adaptive"]' "$(mode mnt/table)"
+    chown nobody mnt/table
+    chmod 444 mnt/table
+    as_nobody "$XACT" mode set --file mnt/table ordered
+    equal "by its owner" '["ordered","ordered"]' "$(mode mnt/table)"
+    unmounted mnt
+    sound disk.img
+    # Linux ignores and keeps it; what it stores wrongly does not count.
+    kernel_mounted disk.img kernel
+    equal "in Linux" ordered "$(attribute kernel/table)"
+    setfattr -n user.xact.data -v odd kernel/table
+    kernel_unmounted kernel
+    mounted disk.img mnt
+    equal "an odd value" '[null,"adaptive"]' "$(mode mnt/table)"
+    unmounted mnt
+}
+
+test_data_modes_of_files_without_a_journal() {
+    needs jq setfattr
+    volume generations.img --engine generations
+    volume none.img --engine none
+    local image word
+    for image in generations.img none.img; do
+        mounted $image mnt
+        touch mnt/file
+        for word in data selective; do
+            exits 64 "$word needs a journal" -- "$XACT" mode set --file mnt/file $word
+            exits 1 'not supported' -- setfattr -n user.xact.data -v $word mnt/file
+        done
+        for word in none ordered; do
+            "$XACT" mode set --file mnt/file $word
+            equal "$image" "\"$word\"" "$("$XACT" mode get --json --file mnt/file | jq -c .own)"
+        done
+        case $image in
+        none.img) exits 64 'adaptive needs a journal' -- "$XACT" mode set --file mnt/file adaptive ;;
+        *) "$XACT" mode set --file mnt/file adaptive ;;
+        esac
+        unmounted mnt
+    done
+}
+
 # The log of Linux and the log of xact, each copied from under a mount.
 test_journal_shows_the_log() {
     needs jq

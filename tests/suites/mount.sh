@@ -36,6 +36,35 @@ test_mount_and_umount() {
     unmounted mnt
 }
 
+# The blocks of each file that are new, and those that are overwritten (RFJ-6).
+test_written_blocks_of_files() {
+    needs jq python3
+    volume disk.img --block-size 4096
+    mounted disk.img mnt
+    mkdir mnt/folder
+    dd if=/dev/zero of=mnt/folder/new bs=4096 count=30 conv=fsync status=none
+    dd if=/dev/zero of=mnt/overwritten bs=4096 count=4 conv=fsync status=none
+    local n
+    for n in 1 2 3 4 5; do
+        dd if=/dev/zero of=mnt/overwritten bs=4096 count=4 conv=notrunc,fsync status=none
+    done
+    "$XACT" run --at mnt -- dd if=/dev/zero of=mnt/inside bs=4096 count=3 status=none
+    dd if=/dev/zero of=mnt/deleted bs=4096 count=7 conv=fsync status=none
+    rm mnt/deleted
+    "$XACT" sync mnt
+    equal "by file" '[["/folder/new",30,0],["/overwritten",4,20],["/inside",3,0]]' \
+        "$("$XACT" stat --files --json mnt | jq -c '[.files[] | [.path, .new_blocks, .overwritten_blocks]]')"
+    equal "the rest" '[1,14,0]' "$("$XACT" stat --files=1 --json mnt/folder |
+        jq -c '[(.files | length), .other_new_blocks - 0, .other_overwritten_blocks - 20]')"
+    "$XACT" stat --files mnt >said
+    has said '^ +4 +20 +16  /overwritten$'
+    has said '^ +7 +0 +100  deleted and other files$'
+    equal "as a total" '[44,20]' "$("$XACT" stat --json mnt | jq -c '.counters | [.new_blocks, .overwritten_blocks]')"
+    chmod 755 .
+    exits 77 'Operation not permitted' -- setpriv --reuid 1000 --clear-groups "$XACT" stat --files mnt
+    unmounted mnt
+}
+
 test_the_daemon_keeps_no_descriptors_of_the_caller() {
     volume disk.img
     mkdir mnt
@@ -82,6 +111,76 @@ test_read_only_mounts() {
     unmounted other
     unmounted mnt
     cmp before.img disk.img
+}
+
+# As the kernel, a read-only mount replays the log that a crash left, or, with noload, ignores it
+# and writes nothing. A volume with generations replays its log in memory.
+test_read_only_mounts_after_a_crash() {
+    volume disk.img
+    mounted disk.img mnt
+    echo x >mnt/file
+    sync mnt/file
+    cp --sparse=always disk.img crashed.img
+    unmounted mnt
+    local device option has_journal=true
+    "$XACT" info disk.img | grep xact_generations >/dev/null && has_journal=false
+
+    cp --sparse=always crashed.img used.img
+    for option in noload norecovery; do
+        mounted used.img mnt -o ro,$option
+        equal "files without the log" lost+found "$(ls mnt)"
+        # Another reader would have to write first.
+        if $has_journal; then
+            mkdir -p other
+            exits 69 'used.img is (in use|attached to the loop device)' -- "$XACT" mount -o ro used.img other
+        fi
+        exits 32 'write-protected' -- mount -i -o remount,rw mnt
+        unmounted mnt
+    done
+    cmp used.img crashed.img
+    exits 64 'noload needs ro' -- "$XACT" mount -o noload used.img mnt
+
+    # An image that cannot be written cannot be replayed.
+    if $has_journal; then
+        chmod 444 used.img
+        exits 64 'must be replayed.*noload' -- setpriv --reuid nobody --regid nogroup --clear-groups \
+            "$XACT" mount -o ro used.img mnt
+    fi
+    device=$(losetup -f --show used.img)
+    blockdev --setro "$device"
+    exits 77 "$device cannot be written" -- "$XACT" mount "$device" mnt
+    if $has_journal; then
+        exits 64 'must be replayed.*noload' -- "$XACT" mount -o ro "$device" mnt
+    fi
+    mounted "$device" mnt -o ro,noload
+    equal "files without the log" lost+found "$(ls mnt)"
+    unmounted mnt
+    cmp used.img crashed.img
+    blockdev --setrw "$device"
+    mounted "$device" mnt -o ro
+    equal "content on a device" x "$(cat mnt/file)"
+    # Shared as any second mount of a device; noload does not matter any more.
+    mounted "$device" other -o ro,noload
+    equal "content at the second place" x "$(cat other/file)"
+    unmounted other
+    unmounted mnt
+    losetup -d "$device"
+
+    mounted crashed.img mnt -o ro
+    mounted crashed.img other -o ro
+    equal content 'x x' "$(cat mnt/file other/file | xargs)"
+    unmounted other
+    unmounted mnt
+    if $has_journal; then
+        equal "needs_recovery" false "$("$XACT" info --json crashed.img | jq .needs_recovery)"
+    else
+        cmp crashed.img used.img
+    fi
+    # The counts in the superblock follow with the next mount that writes, as in the kernel.
+    mounted crashed.img mnt
+    equal "content after all" x "$(cat mnt/file)"
+    unmounted mnt
+    sound crashed.img
 }
 
 test_bad_images() {

@@ -159,6 +159,13 @@ test_remount() {
         exec 8>&-
         unmounted mnt
     done
+    # The kinds of access times that the table of mounts shows are those of the daemon.
+    mounted disk.img mnt -o strictatime,nodiratime,lazytime
+    mount -o remount,ro mnt
+    equal "access times" 'ro,nodiratime ro,lazytime' "$(findmnt -n -o VFS-OPTIONS mnt) $(findmnt -n -o FS-OPTIONS mnt | cut -d , -f 1,2)"
+    mount -o remount,rw mnt
+    exits 1 'option relatime cannot be changed' -- mount -o remount,relatime mnt
+    unmounted mnt
     mounted disk.img mnt -o ro
     exits 1 'was mounted read-only' -- mount -o remount,rw mnt
     unmounted mnt

@@ -169,6 +169,40 @@ test_time_goes_on_while_it_is_not_mounted() {
     afterwards
 }
 
+test_the_time_counts_from_where_it_was_left_open() {
+    fresh
+    # The rest of 60 s, as of the moment in the file 'mark': work before it takes nothing away.
+    left_at_mark() {
+        local now left
+        left=$(tx list --json | jq .[].seconds_left)
+        now=$(date +%s)
+        echo "$((left + now - $(<mark)))"
+    }
+    whole() { (($2 >= 58 && $2 <= 62)) || fail "$1: $2 s of 60 s were left where it was left open"; }
+    kept 'sleep 4; echo new >mnt/new; date +%s >mark' --timeout 60s
+    whole 'left open' "$(left_at_mark)"
+    killed
+    again
+    whole 'mounted again' "$(left_at_mark)"
+    # A command in it makes it last neither longer nor shorter.
+    "$XACT" run --at mnt --tx "$ID" -- sh -c 'sleep 4; echo more >>mnt/new'
+    whole 'after another command' "$(left_at_mark)"
+    stopped
+    again
+    whole 'after another command, and mounted again' "$(left_at_mark)"
+    # The age counts from the begin.
+    local begun
+    begun=$(tx list --json | jq .[].age_seconds)
+    ((begun >= 8)) || fail "it was begun $begun s ago"
+    tx abort "$ID"
+    # In memory.
+    "$XACT" run --at mnt --leave-open --status-file status --timeout 60s -- \
+        sh -c 'sleep 4; echo new >mnt/new; date +%s >mark' 2>said
+    whole 'in memory' "$(left_at_mark)"
+    tx abort "$(jq .transaction status)"
+    afterwards
+}
+
 test_ownership() {
     fresh
     chmod 777 mnt

@@ -227,6 +227,125 @@ test_access_times() {
     done
 }
 
+# Beside the kernel's ext4: which kinds of reads set a time under each option, and the options in
+# the table of mounts. FUSE does not carry three things (docs/guide/limits.md): reads of empty
+# files, reads from the kernel's cache, and the attributes of statx.
+test_access_times_beside_the_kernel() {
+    local options engine kernel xact
+    # Read calls on a file, an empty one, two folders and files with and without chattr +A, a link,
+    # a program, a mapping, then the same file again, from the cache.
+    reads() { # FOLDER
+        local name old=$OLD
+        mkdir "$1/folder" "$1/quiet-folder"
+        for name in file empty quiet mapped folder/inner; do echo x >"$1/$name"; done
+        : >"$1/empty"
+        ln -s file "$1/link"
+        cp /bin/true "$1/program"
+        chattr +A "$1/quiet" "$1/quiet-folder"
+        touch -h -m -d "@$((old - 1000))" "$1"/*
+        touch -h -a -d "@$old" "$1"/*
+        cat "$1/file" "$1/empty" "$1/quiet" >/dev/null
+        ls "$1/folder" "$1/quiet-folder" >/dev/null
+        readlink "$1/link" >/dev/null
+        "$1/program"
+        python3 -c 'import mmap, sys; f = open(sys.argv[1]); mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)[0]' "$1/mapped"
+        for name in file quiet folder quiet-folder link program mapped empty; do
+            if [[ $(atime "$1/$name") == "$old" ]]; then echo "$name: -"; else echo "$name: new"; fi
+        done
+        touch -a -d "@$old" "$1/file"
+        cat "$1/file" >/dev/null
+        if [[ $(atime "$1/file") == "$old" ]]; then echo "cached: -"; else echo "cached: new"; fi
+        findmnt -n -o OPTIONS "$1" | tr , '\n' | sed -n /time/p | sort
+    }
+    mkdir mnt
+    for options in noatime relatime strictatime relatime,nodiratime strictatime,nodiratime relatime,lazytime \
+        strictatime,lazytime; do
+        rm -f disk.img
+        truncate -s 64M disk.img
+        mke2fs -q -F -t ext4 disk.img
+        mount -o "loop,$options" disk.img mnt
+        reads mnt >kernel
+        kernel_unmounted mnt
+        rm disk.img
+        volume disk.img
+        mounted disk.img mnt -o "$options"
+        reads mnt >xact
+        unmounted mnt
+        sound disk.img
+        # The two kinds of reads that FUSE does not carry.
+        sed -i 's/^\(empty\|cached\): new/\1: -/' kernel
+        diff kernel xact || fail "$options: the kernel's is on the left"
+    done
+}
+
+# Lazy times, and the calls that bring them to the disk, beside the kernel's ext4.
+test_lazy_access_times_beside_the_kernel() {
+    on_disk() { # FILE: whether the disk has its new time
+        cp --sparse=always disk.img copy.img
+        mkdir -p copy
+        if [[ $by == kernel ]]; then mount -o loop copy.img copy; else mounted copy.img copy; fi
+        if [[ $(atime "copy/$1") == "$OLD" ]]; then echo "$2: -"; else echo "$2: new"; fi
+        if [[ $by == kernel ]]; then kernel_unmounted copy; else unmounted copy; fi
+    }
+    again() {
+        if [[ $by == kernel ]]; then mount -o loop,strictatime,lazytime,commit=1 disk.img mnt
+        else mounted disk.img mnt -o strictatime,lazytime,commit=1; fi
+    }
+    off() { if [[ $by == kernel ]]; then kernel_unmounted mnt; else unmounted mnt; fi; }
+    local by name
+    mkdir mnt
+    for by in kernel xact; do
+        rm -f disk.img
+        if [[ $by == kernel ]]; then
+            truncate -s 64M disk.img
+            mke2fs -q -F -t ext4 disk.img
+        else
+            volume disk.img --size 64M
+        fi
+        again
+        for name in waits synced changed all; do echo x >"mnt/$name"; done
+        touch -m -d "@$((OLD - 1000))" mnt/*
+        touch -a -d "@$OLD" mnt/*
+        off
+        again
+        cat mnt/waits mnt/synced mnt/changed mnt/all >/dev/null
+        sleep 6.5
+        {
+            on_disk waits "after its commit interval and the age of dirty data"
+            sync mnt/synced
+            on_disk synced "after fsync"
+            chmod 600 mnt/changed
+            sync mnt/changed
+            on_disk changed "after another change"
+            if [[ $by == kernel ]]; then sync -f mnt; else "$XACT" sync mnt; fi
+            on_disk all "after a sync of the volume"
+        } >$by
+        off
+    done
+    diff kernel xact
+}
+
+# FUSE has no place for the attributes of statx that report chattr's flags, though the daemon sends
+# them. lsattr shows the flags, and the time of birth is carried.
+test_statx_attributes_are_not_carried() {
+    needs chattr lsattr
+    volume disk.img
+    mounted disk.img mnt
+    touch mnt/file
+    chattr +d mnt/file
+    has <(lsattr mnt/file) '^-+d'
+    [[ $(stat -c %W mnt/file) -gt 0 ]] || fail "no time of birth"
+    equal attributes 0 "$(python3 - <<'END'
+import ctypes, struct
+answer = ctypes.create_string_buffer(256)
+assert ctypes.CDLL(None).statx(-100, b"mnt/file", 0, 0xfff, answer) == 0
+# stx_attributes, without those of the mount.
+print(struct.unpack_from("<Q", answer.raw, 8)[0] & 0x874)
+END
+)"
+    unmounted mnt
+}
+
 # A change by chattr is seen at once, in a transaction too.
 test_chattr_changes_ctime_at_once() {
     needs chattr

@@ -147,6 +147,44 @@ test_conflict_on_a_write() {
     afterwards
 }
 
+test_an_eager_run_learns_of_an_open_one() {
+    fresh
+    mkfifo ask answer
+    "$XACT" run --at mnt -- sh -c 'echo first >mnt/file; mkdir mnt/folder; echo go >ask; read -r _ <answer' &
+    local job=$! first
+    read -r _ <ask
+    first=$("$XACT" tx list --at mnt --json | jq '.[0].id')
+    eager() { # PATH OF THE CONFLICT, COMMAND
+        exits 75 "conflict on $1: it has an uncommitted change, by transaction $first" -- \
+            "$XACT" run --at mnt --conflict eager --status-file status -- "${@:2}"
+        equal path "$1" "$(outcome status .path)"
+        equal conflicting_tx "$first" "$(outcome status .conflicting_tx)"
+    }
+    eager /file sh -c 'echo second | dd of=mnt/file conv=notrunc 2>errors && exit 1; exit 7'
+    has errors 'Resource temporarily unavailable'
+    eager /folder mkdir mnt/folder
+    # A command that ignores the failure does not commit either.
+    eager /file sh -c 'echo x >mnt/new; echo second >mnt/file; exit 0'
+    [[ ! -e mnt/new ]]
+    "$XACT" run --at mnt --conflict eager -- sh -c 'echo x >mnt/other'
+    echo go >answer
+    wait $job
+    equal content first "$(cat mnt/file)"
+    "$XACT" run --at mnt --conflict eager -- sh -c 'echo third >mnt/file'
+    equal "content after the end of the other" third "$(cat mnt/file)"
+    # The lazy one that writes second is not disturbed.
+    "$XACT" run --at mnt --conflict eager -- sh -c 'echo mine >mnt/file; echo go >ask; read -r _ <answer' 2>said &
+    job=$!
+    read -r _ <ask
+    run sh -c 'echo lazy >mnt/file'
+    echo go >answer
+    CODE=0
+    wait $job || CODE=$?
+    equal code 75 "$CODE"
+    equal content lazy "$(cat mnt/file)"
+    afterwards
+}
+
 test_a_conflict_on_contents_is_reported_at_the_write() {
     fresh
     echo start >mnt/file

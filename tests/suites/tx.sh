@@ -329,6 +329,38 @@ test_ownership() {
     afterwards
 }
 
+# How a transaction ended, and its command line, are for its own user.
+test_ownership_of_what_has_ended() {
+    fresh
+    local other=(setpriv --reuid 99 --regid 99 --clear-groups) command
+    hidden() { # ID
+        for command in status diff commit abort; do
+            # Only the status of a transaction that has ended is left.
+            exits "$([[ $command == status ]] && echo 77 || echo 66)" '' -- \
+                "${other[@]}" "$XACT" tx "$command" "$1" --at mnt
+            lacks "$WORK/exits.err" password
+            lacks "$WORK/exits.out" password
+        done
+        exits 77 'belongs to another user' -- "${other[@]}" "$XACT" tx status "$1" --at mnt --json
+        lacks "$WORK/exits.err" password
+        lacks "$WORK/exits.out" password
+        equal "list of another" '' "$("${other[@]}" "$XACT" tx list --at mnt)"
+    }
+    for how in abort commit 'run out'; do
+        kept 'echo password >mnt/new' --timeout "$([[ $how == 'run out' ]] && echo 1s || echo 60s)"
+        if [[ $how == 'run out' ]]; then
+            gone() { [[ $("$XACT" tx status --at mnt "$ID" --json | jq -r .standing) == timed-out ]]; }
+            wait_until "the transaction to time out" gone
+        else
+            tx "$how" "$ID"
+        fi
+        hidden "$ID"
+        # Its own user, and root, see the command line.
+        has <(tx status "$ID") 'password'
+    done
+    afterwards
+}
+
 test_processes_left_behind_are_out() {
     fresh
     mkfifo ask answer
@@ -496,15 +528,16 @@ test_ask() {
     equal content y "$(cat mnt/asked)"
     exits 64 'cannot ask on the terminal' -- setsid "$XACT" run --at mnt --ask -- touch mnt/no
     [[ ! -e mnt/no ]]
-    # A signal ends the wait, and aborts.
+    # A signal ends the wait, and aborts. Each round has its own file: the question of the round
+    # before would send the signal to a command that has not set up its signals.
     local signal job
     for signal in INT TERM HUP; do
         sleep 60 | script -qec "'$XACT' run --at mnt --ask --status-file $WORK/asked-$signal -- touch mnt/no" /dev/null \
-            >said &
+            >"said-$signal" &
         job=$!
-        wait_until "the question" grep -q 'Commit?' said
+        wait_until "the question" grep -q 'Commit?' "said-$signal"
         pkill "-$signal" -f "^$XACT run --at mnt --ask --status-file $WORK/asked-$signal"
-        wait_until "the end" grep -q 'nothing was changed' said
+        wait_until "the end" grep -q 'nothing was changed' "said-$signal"
         kill "$job" 2>/dev/null || true
         equal outcome aborted "$(jq -r .outcome "asked-$signal")"
         [[ ! -e mnt/no ]]
