@@ -15,13 +15,20 @@ const MOST_BLOCKS: u64 = 5;
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     generations: bool,
+    /// The inode tables are marked as zeroed. mke2fs leaves that to the kernel.
+    zeroed: bool,
 }
 
-const KINDS: [Kind; 2] = [Kind { generations: false }, Kind { generations: true }];
+const KINDS: [Kind; 4] = [
+    Kind { generations: false, zeroed: true },
+    Kind { generations: true, zeroed: true },
+    Kind { generations: false, zeroed: false },
+    Kind { generations: true, zeroed: false },
+];
 
 fn open(kind: Kind) -> (Arc<Volume>, Arc<dyn View>) {
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(256 << 20));
-    let format = MkfsOptions { block_size: Some(BLOCK), zeroed: true, ..MkfsOptions::default() };
+    let format = MkfsOptions { block_size: Some(BLOCK), zeroed: kind.zeroed, ..MkfsOptions::default() };
     if kind.generations {
         mkfs_generations(&device, &format, Some(32 << 20)).unwrap();
     } else {

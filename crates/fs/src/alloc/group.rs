@@ -29,9 +29,11 @@ pub(super) struct Group {
     pub dirs: AtomicU32,
     /// Upper bound of the longest free run (`u32::MAX`: not known).
     pub largest_run: AtomicU32,
-    /// Inodes at the start of the table whose blocks were written; the rest of the table has old
-    /// bytes.
+    /// Inodes at the start of the table whose blocks were written, or hold zeros; the rest of the
+    /// table may have old bytes.
     pub table_ready: AtomicU32,
+    /// No block after that was found to have other bytes than zeros.
+    pub rest_may_be_zero: AtomicBool,
     /// Free blocks that have no space on the host of a sparse image, or may have none.
     pub unbacked: AtomicU32,
     /// Blocks of the group, free or not, may have no space there.
@@ -81,6 +83,7 @@ impl Group {
             dirs: AtomicU32::new(desc.used_dirs()),
             largest_run: AtomicU32::new(u32::MAX),
             table_ready: AtomicU32::new(table_ready(sb, desc)),
+            rest_may_be_zero: AtomicBool::new(true),
             unbacked: AtomicU32::new(if sparse { desc.free_blocks() } else { 0 }),
             has_holes: AtomicBool::new(sparse),
             state: Mutex::default(),

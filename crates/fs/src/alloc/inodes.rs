@@ -14,10 +14,13 @@ use xact_types::{Error, GroupNr, Ino, Result, Site};
 
 use super::AllocatorCore;
 use super::bitmap::{bits_all_clear, bits_all_set, clear_bits, set_bits};
-use super::group::Prefetch;
+use super::group::{Group, Prefetch};
 
 /// Number of groups that the search for a top-level folder's place examines.
 const SPREAD_MAX: u32 = 64;
+/// Blocks of an inode table that are read to see whether they hold zeros; the number that Linux
+/// reads ahead (`inode_readahead_blks`).
+const TABLE_READ: u32 = 32;
 
 impl AllocatorCore {
     pub(super) fn take_inode(&self, parent: Ino, is_dir: bool) -> Result<Ino> {
@@ -229,19 +232,25 @@ impl AllocatorCore {
     /// Ensures that the table's block of inode `index`, and all blocks before it, have no old
     /// bytes.
     ///
-    /// mke2fs leaves the part of the table given by `bg_itable_unused` unwritten. The block itself
-    /// is created as zeros within the handle. Skipped blocks (a lower inode was taken and is not
-    /// linked yet) are zeroed on the device now: no metadata refers to them before this commit, and
-    /// they are durable with it, like data written before it.
+    /// mke2fs leaves the part of the table given by `bg_itable_unused` unwritten. Blocks of it that
+    /// hold zeros are used as they are. Otherwise the block itself is created as zeros within the
+    /// handle. Skipped blocks (a lower inode was taken and is not linked yet) are zeroed on the
+    /// device now: no metadata refers to them before this commit, and they are durable with it, like
+    /// data written before it.
     fn prepare_table(&self, h: &mut Handle, number: GroupNr, index: u32) -> Result<()> {
         let group = self.group(number);
+        if index < group.table_ready.load(Relaxed) {
+            return Ok(());
+        }
+        let per_block = self.sb.inodes_per_block();
+        let target = index / per_block;
+        self.look_for_zeros(group, target);
         let ready = group.table_ready.load(Relaxed);
         if index < ready {
             return Ok(());
         }
-        let per_block = self.sb.inodes_per_block();
         let block_size = self.sb.block_size() as usize;
-        let (first, target) = (ready / per_block, index / per_block);
+        let first = ready / per_block;
         if first < target {
             let zeros = vec![0; block_size * (target - first) as usize];
             self.engine.write_unread(group.inode_table.offset(u64::from(first)), &[IoSlice::new(&zeros)])?;
@@ -249,6 +258,35 @@ impl AllocatorCore {
         h.create_shared(group.inode_table.offset(u64::from(target)), vec![0; block_size])?;
         group.table_ready.store(((target + 1) * per_block).min(self.sb.inodes_per_group()), Relaxed);
         Ok(())
+    }
+
+    /// Raises `table_ready` over the zeros after it: holes of an image, or a device that was zeroed.
+    /// Stops at the first other block, for the rest of the mount.
+    ///
+    /// Crash argument: nothing has written these blocks since the volume was opened, and the flush
+    /// of the opening made earlier writes durable. So the zeros are. A commit then changes a block
+    /// that has these contents, and leaves it out if its inodes are zeros again at the end (SNAP-6).
+    fn look_for_zeros(&self, group: &Group, target: u32) {
+        let per_block = self.sb.inodes_per_block();
+        let block_size = self.sb.block_size() as usize;
+        let blocks = self.sb.inode_table_blocks();
+        while group.rest_may_be_zero.load(Relaxed) {
+            let first = group.table_ready.load(Relaxed) / per_block;
+            if first > target {
+                return;
+            }
+            let mut contents = vec![0; block_size * TABLE_READ.min(blocks - first) as usize];
+            // A range that cannot be read is overwritten.
+            let read = self.engine.read_data(group.inode_table.offset(u64::from(first)), &mut contents);
+            let zeros = contents.chunks(block_size).take_while(|block| block.iter().all(|b| *b == 0)).count();
+            if read.is_err() || zeros * block_size < contents.len() {
+                group.rest_may_be_zero.store(false, Relaxed);
+            }
+            if read.is_ok() {
+                let ready = (first + zeros as u32) * per_block;
+                group.table_ready.store(ready.min(self.sb.inodes_per_group()), Relaxed);
+            }
+        }
     }
 
     pub(super) fn free_inode(self: &Arc<Self>, h: &mut Handle, ino: Ino, is_dir: bool) -> Result<()> {
