@@ -48,7 +48,8 @@ pub fn populated(mke2fs: &[&str]) -> (Image, u64) {
     (device.image(), size)
 }
 
-fn populate(view: &dyn View) -> Result<()> {
+/// Makes one of everything.
+pub(crate) fn populate(view: &dyn View) -> Result<()> {
     let file = |dir: Ino, name: &str, data: &[u8]| -> Result<Ino> {
         let ino = view.make_node(&ROOT, dir, name.as_bytes(), 0o100_644, 0)?.ino;
         view.write(ino, 0, data, HOW)?;

@@ -60,6 +60,12 @@ fn volumes() {
 }
 
 #[test]
+fn checks() {
+    replay("check");
+    made_up("check", 200, 60);
+}
+
+#[test]
 fn operations() {
     replay("operations");
     made_up("operations", 60, 500);

@@ -8,6 +8,7 @@
 //! A difference without a reason in [`expected`] is a finding, and so is a reason that no
 //! difference needs.
 
+pub mod classes;
 pub mod expected;
 mod structures;
 mod volumes;
@@ -25,6 +26,7 @@ use crate::image::Image;
 use crate::resume::LineFile;
 use crate::rng::Rng;
 use crate::tools;
+use classes::Classes;
 use expected::{Direction, Expected};
 use structures::Setter;
 pub use structures::{Structure, VALUES};
@@ -45,8 +47,10 @@ struct Case {
 pub enum Outcome {
     /// `debugfs` cannot set this, or the field has the value already.
     Skipped,
-    Agree {
-        sound: bool,
+    Sound,
+    /// Both find damage; the classes of problems that e2fsck reports.
+    Damaged {
+        classes: BTreeSet<String>,
     },
     Differ {
         direction: Direction,
@@ -80,6 +84,8 @@ pub struct Summary {
     pub tried: u64,
     pub skipped: u64,
     pub sound: u64,
+    /// Of the volumes that both find damaged.
+    classes: Classes,
     /// By structure, field and direction.
     differences: BTreeMap<(String, String, Direction), Difference>,
     used: BTreeSet<usize>,
@@ -177,8 +183,8 @@ impl Sweep {
     fn outcome(&self, case: Case) -> Result<Outcome, String> {
         let Some((image, theirs)) = self.damaged(case)? else { return Ok(Outcome::Skipped) };
         Ok(match (verdict(&image), theirs) {
-            (Ok(()), Ok(())) => Outcome::Agree { sound: true },
-            (Err(_), Err(_)) => Outcome::Agree { sound: false },
+            (Ok(()), Ok(())) => Outcome::Sound,
+            (Err(_), Err(what)) => Outcome::Damaged { classes: classes::of_output(&what) },
             (Ok(()), Err(what)) => Outcome::Differ { direction: Direction::Overlooked, what },
             (Err(what), Ok(())) => Outcome::Differ { direction: Direction::FalseAlarm, what },
         })
@@ -225,9 +231,13 @@ impl Summary {
     fn add(&mut self, name: &str, outcome: &Outcome) {
         match outcome {
             Outcome::Skipped => self.skipped += 1,
-            Outcome::Agree { sound } => {
+            Outcome::Sound => {
                 self.tried += 1;
-                self.sound += u64::from(*sound);
+                self.sound += 1;
+            }
+            Outcome::Damaged { classes } => {
+                self.tried += 1;
+                self.classes.add(classes);
             }
             Outcome::Differ { direction, what } => {
                 self.tried += 1;
@@ -259,7 +269,16 @@ impl Summary {
             "{} cases tried, {} cannot be set; {} sound, {differ} differ",
             self.tried, self.skipped, self.sound
         );
+        let (covered, enough) = (self.classes.covered(), classes::ENOUGH);
+        println!(
+            "{covered} classes of e2fsck's messages have at least {enough} volumes that both find damaged"
+        );
         self.without_reason()
+    }
+
+    /// Volumes that both programs find damaged, by class of problem.
+    pub fn classes(&self) -> &Classes {
+        &self.classes
     }
 
     /// Fields of structures with a difference that has no reason.
@@ -296,8 +315,10 @@ impl Resume {
     fn add(&self, name: &str, outcome: &Outcome) -> Result<(), String> {
         let text = match outcome {
             Outcome::Skipped => "skipped".to_owned(),
-            Outcome::Agree { sound: true } => "sound".to_owned(),
-            Outcome::Agree { sound: false } => "damaged".to_owned(),
+            Outcome::Sound => "sound".to_owned(),
+            Outcome::Damaged { classes } => {
+                format!("damaged {}", classes.iter().cloned().collect::<Vec<_>>().join("|"))
+            }
             Outcome::Differ { direction, what } => format!("{direction} {}", what.replace('\n', " ")),
         };
         self.file.add(&format!("{name} {text}"))
@@ -310,8 +331,10 @@ fn read(line: &str) -> Option<(String, Outcome)> {
     let differ = |direction| Outcome::Differ { direction, what: what.to_owned() };
     let outcome = match first {
         "skipped" => Outcome::Skipped,
-        "sound" => Outcome::Agree { sound: true },
-        "damaged" => Outcome::Agree { sound: false },
+        "sound" => Outcome::Sound,
+        "damaged" => Outcome::Damaged {
+            classes: what.split('|').filter(|class| !class.is_empty()).map(str::to_owned).collect(),
+        },
         "overlooked" => differ(Direction::Overlooked),
         "false-alarm" => differ(Direction::FalseAlarm),
         _ => return None,

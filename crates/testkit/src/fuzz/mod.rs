@@ -8,8 +8,11 @@
 //!   written.
 //! - [`volume`]: a volume with changed bytes under sound checksums; if `xact check` finds no
 //!   problem, no call may fail.
+//! - [`check`]: a volume of either engine with changed bytes, crashed or not; the check ends, and its
+//!   cost follows the size of the volume.
 //! - [`operations`]: operations on files, transactions, remounts and crashes, against the model.
 
+pub mod check;
 pub mod codecs;
 mod kernel_recovery;
 pub mod operations;
@@ -21,7 +24,8 @@ pub mod volume;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets of this crate.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
+    ("check", check::run),
     ("codecs", codecs::run),
     ("replay", replay::run),
     ("volume", volume::run),

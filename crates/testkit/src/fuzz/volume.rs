@@ -60,14 +60,15 @@ pub fn run(data: &[u8]) {
         if choices.is_spent() {
             break;
         }
-        change(base, &mut image, &mut choices);
+        let block = change(&base.blocks, &mut image, &mut choices);
+        base.map.reseal(&mut image, block);
     }
     judge(base, image);
 }
 
-/// Changes a bit of a block of metadata, and corrects its checksum.
-fn change(base: &SoundVolume, image: &mut Image, choices: &mut Rng) {
-    let block = *choices.pick(&base.blocks);
+/// Changes a bit of one of the blocks, and returns which.
+pub(super) fn change(blocks: &[u64], image: &mut Image, choices: &mut Rng) -> u64 {
+    let block = *choices.pick(blocks);
     let at = block * BLOCK;
     let within = choices.below(BLOCK);
     let number =
@@ -77,7 +78,7 @@ fn change(base: &SoundVolume, image: &mut Image, choices: &mut Rng) {
         1 => number(2, choices.below(1 << 16)),
         2 => number(4, choices.below(1 << 32)),
         3 => {
-            let other = *choices.pick(&base.blocks);
+            let other = *choices.pick(blocks);
             let numbers = [0, 1, 2, 8, 11, 12, 0x7FFF_FFFF, 0x8000_0000, u64::MAX, 8191, 8192, 8193, other];
             number(4, *choices.pick(&numbers))
         }
@@ -87,14 +88,14 @@ fn change(base: &SoundVolume, image: &mut Image, choices: &mut Rng) {
             number(1, u64::from(byte[0] ^ 1 << choices.below(8)))
         }
         5 => {
-            let from = *choices.pick(&base.blocks) * BLOCK + choices.below(BLOCK / 4) * 4;
+            let from = *choices.pick(blocks) * BLOCK + choices.below(BLOCK / 4) * 4;
             let mut bytes = vec![0; (BLOCK - within).min(4 + choices.below(64)) as usize];
             image.read(&mut bytes, from);
             (within, bytes)
         }
         6 => {
             let mut bytes = vec![0; BLOCK as usize];
-            image.read(&mut bytes, *choices.pick(&base.blocks) * BLOCK);
+            image.read(&mut bytes, *choices.pick(blocks) * BLOCK);
             (0, bytes)
         }
         _ => {
@@ -103,7 +104,7 @@ fn change(base: &SoundVolume, image: &mut Image, choices: &mut Rng) {
         }
     };
     image.write(&bytes, at + offset);
-    base.map.reseal(image, block);
+    block
 }
 
 /// The first problem that `xact check` finds.
