@@ -8,8 +8,8 @@
 //!   written.
 //! - [`volume`]: a volume with changed bytes under sound checksums; if `xact check` finds no
 //!   problem, no call may fail.
-//! - [`check`]: a volume of either engine with changed bytes, crashed or not; the check ends, and its
-//!   cost follows the size of the volume.
+//! - [`check`]: a volume of either engine with changed bytes, crashed or not; the check ends, and
+//!   its cost follows the size of the volume.
 //! - [`operations`]: operations on files, transactions, remounts and crashes, against the model.
 
 pub mod check;
