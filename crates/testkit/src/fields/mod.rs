@@ -84,7 +84,7 @@ pub struct Summary {
     pub tried: u64,
     pub skipped: u64,
     pub sound: u64,
-    /// Of the volumes that both find damaged.
+    /// Volumes that both find damaged, by class of problem.
     classes: Classes,
     /// By structure, field and direction.
     differences: BTreeMap<(String, String, Direction), Difference>,

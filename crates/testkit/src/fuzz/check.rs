@@ -28,7 +28,7 @@ const CHANGES_MAX: usize = 12;
 const READS_MAX: u64 = 20;
 
 /// A volume and the places that are worth a change.
-struct Base {
+struct SoundVolume {
     image: Image,
     /// For volumes whose metadata is at home.
     map: Option<Map>,
@@ -36,7 +36,7 @@ struct Base {
 }
 
 /// A volume with one of everything; `crashed`: without an unmount.
-fn made(generations: bool, crashed: bool) -> Base {
+fn made(generations: bool, crashed: bool) -> SoundVolume {
     let sim = SimDevice::new(Image::new(VOLUME_BYTES));
     let device: Arc<dyn BlockDevice> = sim.clone();
     let options = MkfsOptions { block_size: Some(BLOCK as u32), zeroed: true, ..MkfsOptions::default() };
@@ -53,7 +53,7 @@ fn made(generations: bool, crashed: bool) -> Base {
     volume.close().expect("an unmount");
     let image = if crashed { running } else { sim.image() };
     let map = (!generations && !crashed).then(|| Map::of(&image));
-    // What the files' contents and metadata wrote, and the structures that mkfs made.
+    // Blocks that mkfs or the files have written.
     let blocks = match &map {
         Some(map) => map.kinds.keys().copied().collect(),
         None => {
@@ -67,11 +67,11 @@ fn made(generations: bool, crashed: bool) -> Base {
             blocks
         }
     };
-    Base { image, map, blocks }
+    SoundVolume { image, map, blocks }
 }
 
-fn bases() -> &'static [Base] {
-    static BASES: OnceLock<Vec<Base>> = OnceLock::new();
+fn bases() -> &'static [SoundVolume] {
+    static BASES: OnceLock<Vec<SoundVolume>> = OnceLock::new();
     BASES.get_or_init(|| {
         [(false, false), (false, true), (true, false), (true, true)]
             .map(|(generations, crashed)| made(generations, crashed))
@@ -96,7 +96,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(first, checked(&image), "the second check differs from the first");
 }
 
-/// What the check says.
+/// The findings of the check, or its error.
 fn checked(image: &Image) -> String {
     let sim = SimDevice::new(image.clone());
     let device = Arc::new(CountingDevice::new(sim));
