@@ -235,8 +235,8 @@ impl AllocatorCore {
     /// mke2fs leaves the part of the table given by `bg_itable_unused` unwritten. Blocks of it that
     /// hold zeros are used as they are. Otherwise the block itself is created as zeros within the
     /// handle. Skipped blocks (a lower inode was taken and is not linked yet) are zeroed on the
-    /// device now: no metadata refers to them before this commit, and they are durable with it, like
-    /// data written before it.
+    /// device now: no metadata refers to them before this commit, and they are durable with it,
+    /// like data written before it.
     fn prepare_table(&self, h: &mut Handle, number: GroupNr, index: u32) -> Result<()> {
         let group = self.group(number);
         if index < group.table_ready.load(Relaxed) {
@@ -260,12 +260,13 @@ impl AllocatorCore {
         Ok(())
     }
 
-    /// Raises `table_ready` over the zeros after it: holes of an image, or a device that was zeroed.
-    /// Stops at the first other block, for the rest of the mount.
+    /// Raises `table_ready` over the zeros that follow it: holes of an image, or a device that was
+    /// zeroed. Stops at the first other block, for the rest of the mount.
     ///
-    /// Crash argument: nothing has written these blocks since the volume was opened, and the flush
-    /// of the opening made earlier writes durable. So the zeros are. A commit then changes a block
-    /// that has these contents, and leaves it out if its inodes are zeros again at the end (SNAP-6).
+    /// Crash argument: nothing has written these blocks since the volume was opened. mke2fs, an
+    /// unmount and a recovery end with a flush, so the zeros are durable. A commit changes a block
+    /// that has these contents, and leaves it out if its inodes are zeros again at the end
+    /// (SNAP-6).
     fn look_for_zeros(&self, group: &Group, target: u32) {
         let per_block = self.sb.inodes_per_block();
         let block_size = self.sb.block_size() as usize;

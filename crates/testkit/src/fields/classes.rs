@@ -52,7 +52,7 @@ fn class_of(line: &str) -> Option<String> {
     if !begins || REMARKS.iter().any(|start| line.starts_with(start)) || line.contains("mod time") {
         return None;
     }
-    // What is asked, and the answer, follow the problem.
+    // The question and its answer follow the problem.
     let problem = line.split("? ").next()?;
     let words: Vec<String> = problem.split_whitespace().filter_map(word).collect();
     (words.len() > 1).then(|| words.join(" "))
