@@ -545,6 +545,54 @@ test_ask() {
     afterwards
 }
 
+# A command that fails in an open transaction undoes its own changes, as a nested 'xact run' does.
+test_a_failed_command_in_an_open_transaction() {
+    fresh
+    kept 'echo first >mnt/file; echo x >mnt/made'
+    exits 3 "sh failed with exit status 3: its changes to transaction $ID were rolled back; the transaction stays open" -- \
+        "$XACT" run --at mnt --tx "$ID" --status-file status -- \
+        sh -c 'echo second >mnt/file; rm mnt/made; mkdir -p mnt/a/b; mv mnt/folder mnt/moved; exit 3'
+    equal outcome 'aborted 3' "$(jq -r '"\(.outcome) \(.exit_code)"' status)"
+    equal changes 'added /made modified /file' "$(tx diff "$ID" | sort | xargs)"
+    equal contents first "$("$XACT" run --at mnt --tx "$ID" -- cat mnt/file)"
+    # Also if it could not be started, or the 'xact run' is killed.
+    exits 127 'command not found' -- "$XACT" run --at mnt --tx "$ID" -- no-such-command
+    "$XACT" run --at mnt --tx "$ID" -- sh -c 'echo third >mnt/file; kill -KILL $PPID; sleep 0.1' 2>said || true
+    equal "after the kill" first "$("$XACT" run --at mnt --tx "$ID" -- cat mnt/file)"
+    # Changes of a command that succeeded stay when a later one fails.
+    "$XACT" run --at mnt --tx "$ID" -- sh -c 'echo fourth >>mnt/file'
+    exits 1 -- "$XACT" run --at mnt --tx "$ID" -- sh -c 'rm mnt/file; "$1" run --at mnt -- rm mnt/made; false' - "$XACT"
+    tx commit "$ID"
+    equal committed 'first fourth' "$(xargs <mnt/file)"
+    [[ -e mnt/made && ! -e mnt/a && -d mnt/folder ]]
+    afterwards
+}
+
+# A stored transaction is stored without what a failed command has done.
+test_a_failed_command_in_a_stored_transaction() {
+    fresh
+    kept 'echo first >mnt/file' --persist
+    exits 1 -- "$XACT" run --at mnt --tx "$ID" -- sh -c 'echo second >mnt/file; false'
+    unmounted mnt 2>said
+    mounted disk.img mnt 2>said
+    tx commit "$ID"
+    equal committed first "$(cat mnt/file)"
+    afterwards
+}
+
+# A day that was just begun is shown as a day.
+test_times_are_rounded() {
+    fresh
+    local timeout
+    for timeout in 2h:2:h 1d:24:h 2d:2:days; do
+        kept 'touch mnt/new' --timeout "${timeout%%:*}"
+        tx status "$ID" >shown
+        has shown "^left: *$(cut -d : -f 2 <<<"$timeout") $(cut -d : -f 3 <<<"$timeout")\$"
+        tx abort "$ID"
+    done
+    afterwards
+}
+
 # Others change more than is kept in memory and on the volume while a transaction is open.
 test_snapshot_too_old() {
     fresh --cache-size 16M -o version_space=1%

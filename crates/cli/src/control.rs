@@ -12,7 +12,7 @@ use xact_control::abi::{
     Reason, SNAPSHOT_CREATE, SNAPSHOT_DELETE, SNAPSHOT_NAME_MAX, Snapshot as SnapshotRequest, SnapshotDiff,
     TxStatus, UserUse,
 };
-use xact_control::client::{self, Channel, CommitError, SnapshotEntry, TxChange};
+use xact_control::client::{self, Channel, CommitError, SavepointHandle, SnapshotEntry, TxChange};
 
 use crate::exit::{Exit, Failure, Result, exit_of_errno};
 use crate::full_pool;
@@ -304,6 +304,11 @@ impl Transaction {
             "{failed}Commit other changes with 'xact tx commit {id} --only PATH...' ('xact tx diff {id}' lists them), or drop \
              this one with 'xact tx abort {id} --only {shown}' and commit the rest. {patch}"
         )
+    }
+
+    /// Makes a savepoint, which is rolled back to if this process dies.
+    pub fn savepoint(&self) -> Result<SavepointHandle> {
+        self.channel.savepoint().map_err(|e| failure(&self.mount_point, "make a savepoint", e))
     }
 
     /// Whether its commit is known to fail.

@@ -33,12 +33,12 @@ pub fn parse_timeout(text: &str) -> Result<u32, String> {
 
 /// A span of time for people, rounded to its largest unit: `12 h`.
 pub fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", (seconds + 30) / 60),
-        7200..172_800 => format!("{} h", (seconds + 1800) / 3600),
-        _ => format!("{} days", (seconds + 43_200) / 86_400),
+    let rounded = |unit_s: u128| (time.as_millis() + unit_s * 500) / (unit_s * 1000);
+    match (rounded(1), rounded(60), rounded(3600)) {
+        (seconds @ 0..120, ..) => format!("{seconds} s"),
+        (_, minutes @ 0..120, _) => format!("{minutes} min"),
+        (.., hours @ 0..48) => format!("{hours} h"),
+        _ => format!("{} days", rounded(86_400)),
     }
 }
 
@@ -116,7 +116,15 @@ mod tests {
             assert!(parse_timeout(wrong).is_err(), "{wrong}");
         }
         assert_eq!(span(Duration::from_secs(119)), "119 s");
-        assert_eq!(span(Duration::from_secs(86400)), "24 h");
+        // The time that is left of a term, once a moment has passed.
+        for (term, text) in
+            [(60, "60 s"), (120, "2 min"), (7200, "2 h"), (86_400, "24 h"), (172_800, "2 days")]
+        {
+            assert_eq!(span(Duration::from_secs(term)), text);
+            assert_eq!(span(Duration::from_secs(term) - Duration::from_millis(30)), text);
+        }
+        assert_eq!(span(Duration::from_secs(7199)), "2 h");
+        assert_eq!(span(Duration::from_secs(172_799)), "2 days");
     }
 
     #[test]

@@ -23,7 +23,8 @@ use crate::{complete, exit, values};
 ///
 /// Inside a transaction, 'xact run' makes a savepoint. The changes of CMD are rolled back if CMD
 /// fails or xact run is killed; the rest of the transaction is kept. If CMD succeeds, its changes
-/// are committed with the outer transaction.
+/// are committed with the outer transaction. The same holds for --tx, which runs CMD in a
+/// transaction that was left open.
 ///
 /// Two options allow a review before the commit: --ask shows the changes and asks whether to commit
 /// them; --leave-open leaves the transaction open for 'xact tx'.
@@ -83,6 +84,10 @@ pub struct Run {
     #[arg(long, value_enum, default_value_t = Detection::Lazy)]
     pub conflict: Detection,
     /// Run CMD in the open transaction ID, and leave it open.
+    ///
+    /// If CMD fails or xact run is killed, the changes of CMD are rolled back, and the transaction
+    /// stays open with those from before. After a conflict they stay, for 'xact tx diff' and for a
+    /// commit of a part.
     #[arg(long, value_name = "ID", value_parser = values::parse_number::<u64>)]
     #[arg(add = complete::transaction())]
     #[arg(conflicts_with_all = ["leave_open", "ask", "retry", "ordered", "snapshot", "isolation", "conflict"])]

@@ -92,6 +92,12 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
         Some(id) => Transaction::attach(&mount.point, id)?,
         None => Transaction::begin(&mount.point, flags)?,
     };
+    // A savepoint in a transaction that was open before: the changes of a failed command are rolled
+    // back.
+    let mut part = match args.tx {
+        Some(_) => Some(transaction.savepoint()?),
+        None => None,
+    };
     let mut namespace = Namespace::enter(&mount)?;
     loop {
         status.transaction = Some(transaction.id());
@@ -107,10 +113,14 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
             Ok(ended) => {
                 status.command_status = ended.status;
                 status.command_signal = ended.signal;
-                decide(args, &transaction, &ended, terminal.as_ref(), status)
+                decide(args, &transaction, part.take(), &ended, terminal.as_ref(), status)
             }
             // A file of the volume was needed to start it.
-            Err(failure) => Err(conflict(&transaction, args.tx.is_some())?.unwrap_or(failure)),
+            Err(failure) => {
+                let failure = conflict(&transaction, args.tx.is_some())?.unwrap_or(failure);
+                part.take().map_or(Ok(()), released)?;
+                Err(failure)
+            }
         };
         match decided {
             Err(conflict) if conflict.exit == Exit::Conflict && status.tries <= args.retry => {
@@ -133,23 +143,30 @@ fn within(args: &Run, mount: &Mount, status: &mut Status) -> Result<u8> {
         )
         .hint("Use them for the outer 'xact run'."));
     }
-    let wrong = |doing: &'static str| move |e| Failure::system(doing, e);
-    let inner = SavepointHandle::begin(&mount.point).map_err(wrong("make a savepoint"))?;
+    let inner = SavepointHandle::begin(&mount.point).map_err(|e| Failure::system("make a savepoint", e))?;
     status.tries = 1;
     let ended = child::run(&args.command, || ())?;
     status.command_status = ended.status;
     status.command_signal = ended.signal;
     if ended.code() == 0 {
-        inner.release().map_err(wrong("release the savepoint"))?;
+        released(inner)?;
         status.outcome = Outcome::Committed;
     } else {
-        inner.roll_back().map_err(wrong("roll back to the savepoint"))?;
+        rolled_back(inner)?;
         let what = ended.describe(&args.command[0]);
         output::note(NAME, &format!("{what}: its changes to the transaction were rolled back"));
         status.outcome = Outcome::Aborted;
         status.reason = Some(what);
     }
     Ok(ended.code())
+}
+
+fn released(savepoint: SavepointHandle) -> Result<()> {
+    savepoint.release().map_err(|e| Failure::system("release the savepoint", e))
+}
+
+fn rolled_back(savepoint: SavepointHandle) -> Result<()> {
+    savepoint.roll_back().map_err(|e| Failure::system("roll back to the savepoint", e))
 }
 
 pub fn begin_flags(isolation: Isolation, conflict: Detection) -> u32 {
@@ -177,29 +194,39 @@ fn conflict(transaction: &Transaction, stays_open: bool) -> Result<Option<Failur
     Ok(transaction.commit(if stays_open { COMMIT_RETAIN } else { 0 }).err())
 }
 
-/// Commits, aborts or leaves open the transaction after the command has ended.
+/// Commits, aborts or leaves open the transaction after the command has ended. `part` is the
+/// savepoint of a command in a transaction that was open before.
 fn decide(
     args: &Run,
     transaction: &Transaction,
+    part: Option<SavepointHandle>,
     ended: &Ended,
     terminal: Option<&Terminal>,
     status: &mut Status,
 ) -> Result<u8> {
     let id = transaction.id();
     if ended.code() != 0 {
-        if let Some(conflict) = conflict(transaction, args.tx.is_some())? {
-            if args.tx.is_some() {
+        if let Some(conflict) = conflict(transaction, part.is_some())? {
+            // Its changes stay for a look: some of them may be committed without the conflict.
+            if let Some(part) = part {
+                released(part)?;
                 transaction.stay_open()?;
             }
             return Err(conflict);
         }
         let what = ended.describe(&args.command[0]);
-        let outcome = if args.tx.is_some() {
-            transaction.stay_open()?;
-            format!("{what}: transaction {id} stays open, with the changes of the command")
-        } else {
-            transaction.abort()?;
-            format!("{what}: nothing was changed")
+        let outcome = match part {
+            Some(part) => {
+                rolled_back(part)?;
+                transaction.stay_open()?;
+                format!(
+                    "{what}: its changes to transaction {id} were rolled back; the transaction stays open"
+                )
+            }
+            None => {
+                transaction.abort()?;
+                format!("{what}: nothing was changed")
+            }
         };
         output::note(NAME, &outcome);
         status.outcome = Outcome::Aborted;
@@ -208,10 +235,11 @@ fn decide(
     }
     let answer = match terminal {
         Some(terminal) => terminal.ask(transaction)?,
-        None if args.tx.is_some() => Answer::StayOpen,
+        None if part.is_some() => Answer::StayOpen,
         None if args.leave_open => Answer::LeaveOpen,
         None => Answer::Commit,
     };
+    part.map_or(Ok(()), released)?;
     let mut code = 0;
     status.outcome = match answer {
         Answer::Commit => {

@@ -18,7 +18,8 @@ pub enum Outcome {
     /// The command succeeded, and the transaction is open.
     #[serde(rename = "kept")]
     LeftOpen,
-    /// The command failed, or the answer to `--ask` was no; nothing was changed.
+    /// The command failed, or the answer to `--ask` was no; nothing was changed. With `--tx`, the
+    /// transaction is open, as it was before the command.
     Aborted,
     /// Others changed data that the command read or wrote; nothing was changed. The command may
     /// have succeeded, failed as a consequence, or not started.

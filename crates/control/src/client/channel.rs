@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::{ioctl, with_reason};
+use super::{SavepointHandle, ioctl, with_reason};
 use crate::TxInfo;
 use crate::abi::{
     self, Begin, Change, ChangeKind, ChangeSide, Commit, Diff, Info, Keep, ReadSide, Reason, Select, Status,
@@ -253,6 +253,11 @@ impl Channel {
         let mut pool = abi::Pool::default();
         self.ioctl(abi::IOC_POOL, pool.as_mut_bytes())?;
         Ok(pool)
+    }
+
+    /// Makes a savepoint in the channel's transaction.
+    pub fn savepoint(&self) -> io::Result<SavepointHandle> {
+        SavepointHandle::of(&self.file)
     }
 
     pub fn abort(&self) -> io::Result<()> {
