@@ -301,6 +301,16 @@ test_generations_snapshots_of_paths() {
     # By its path on the mount.
     "$XACT" snapshot restore mnt two "$PWD/mnt/d2"
     cmp 78 mnt/d2/78
+    rm mnt/d2/78
+    "$XACT" snapshot restore mnt two mnt/d2
+    cmp 78 mnt/d2/78
+    echo other >mnt/d2/78
+    equal "compared by its path on the mount" "modified /d2/78" "$("$XACT" snapshot diff mnt two --path mnt/d2 | xargs)"
+    (cd mnt/d2 && "$XACT" snapshot restore . two 78)
+    cmp 78 mnt/d2/78
+    "$XACT" snapshot create mnt by-mount mnt/d2
+    equal "paths of the snapshot" /d2 "$("$XACT" snapshot list mnt --json | jq -r '.[] | select(.name == "by-mount") | .paths[]')"
+    "$XACT" snapshot delete mnt by-mount
     "$XACT" snapshot restore mnt tree
     describe_tree mnt/kept | cmp - kept
     unmounted mnt
@@ -317,7 +327,7 @@ test_generations_snapshots_of_paths() {
     equal "nothing held" 0 "$("$XACT" stat --json mnt | jq .pool.snapshot_bytes)"
     unmounted mnt
     # Scheduled: a snapshot is taken when one of these files changes.
-    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of d1 --snapshot-retain last=2
+    mounted disk.img mnt --snapshot-every 1s --snapshot-of /kept --snapshot-of mnt/d1 --snapshot-retain last=2
     made() { "$XACT" snapshot list mnt --json | jq -c '[.[].paths | join(" ")]'; }
     count() { [[ $("$XACT" snapshot list mnt --json | jq length) -eq $1 ]]; }
     wait_until "the first" count 1

@@ -22,6 +22,7 @@ mod settings_args;
 mod tx;
 mod usage;
 mod values;
+mod volume_paths;
 
 use std::process::ExitCode;
 

@@ -31,7 +31,7 @@ pub struct Mount {
     #[command(flatten)]
     pub settings: LongOptions,
     /// Limit the snapshots of --snapshot-every to a file or folder, given by its path from the
-    /// volume's root. May be repeated.
+    /// volume's root or on the mount. May be repeated.
     #[arg(long, value_name = "PATH", requires = "snapshot_every")]
     pub snapshot_of: Vec<PathBuf>,
     /// Destination of the daemon's log: journal, syslog, stderr, or a file, which is appended to.

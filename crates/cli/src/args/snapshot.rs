@@ -40,8 +40,8 @@ pub enum SnapshotCommand {
     Create {
         #[command(flatten)]
         of: SnapshotName,
-        /// Files and folders to include: paths from the volume's root, as 'diff' prints them
-        /// [default: all].
+        /// Files and folders to include: paths from the volume's root, as 'diff' prints them, or on
+        /// the mount [default: all].
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
     },
@@ -75,7 +75,7 @@ pub enum SnapshotCommand {
         #[arg(value_name = "NAME", add = complete::snapshot())]
         name: String,
         /// Files and folders to restore, on a mount: paths from the volume's root, as 'diff' prints
-        /// them [default: all that the snapshot contains].
+        /// them, or on the mount [default: all that the snapshot contains].
         #[arg(value_name = "PATH")]
         paths: Vec<PathBuf>,
         #[command(flatten)]
@@ -100,8 +100,8 @@ pub enum SnapshotCommand {
         /// The newer snapshot [default: the current state of the volume].
         #[arg(value_name = "NEW", add = complete::snapshot())]
         new: Option<String>,
-        /// Limit the output to this path from the volume's root, and everything below it. May be
-        /// repeated.
+        /// Limit the output to this path from the volume's root, or on the mount, and everything
+        /// below it. May be repeated.
         #[arg(long = "path", value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// Print the number of changes of each kind, and the growth of files.

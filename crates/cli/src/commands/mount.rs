@@ -1,7 +1,8 @@
 //! `xact mount`: opens a volume and serves it, as a daemon or in the foreground.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::daemon::{self, Side};
 use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, Log, Prepared, Target};
 use crate::outcome::{Loss, Reporter};
-use crate::{control, image, mounts, output};
+use crate::{control, image, mounts, output, volume_paths};
 
 const NAME: &str = "xact mount";
 /// The least default of --user-memory, for small caches.
@@ -134,7 +135,7 @@ impl Plan {
         }
         Ok(Plan {
             snapshots: snapshot_every.map(|every| (every, args.settings.snapshot_retain)),
-            snapshot_paths: xact::selection::outermost(&args.snapshot_of).map_err(Failure::unnamed)?,
+            snapshot_paths: snapshot_paths(&args.snapshot_of, &mount_point)?,
             limits: Limits::new(transactions, memory.unwrap_or(USER_MEMORY_MIN.max(volume.cache_bytes / 8))),
             volume,
             image,
@@ -185,6 +186,13 @@ fn limit_arenas() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 256 << 10);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 256 << 10);
     }
+}
+
+/// The paths of scheduled snapshots, given as paths on the mount or from the volume's root.
+fn snapshot_paths(given: &[PathBuf], mount_point: &Path) -> Result<Vec<Vec<u8>>> {
+    let paths = volume_paths::on_volume(given, mount_point)?.into_iter();
+    let paths: Vec<PathBuf> = paths.map(|path| OsString::from_vec(path).into()).collect();
+    xact::selection::outermost(&paths).map_err(Failure::unnamed)
 }
 
 /// Opens the volume, mounts it, calls `ready`, serves until it is unmounted, and closes the volume.

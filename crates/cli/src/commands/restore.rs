@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use xact::restore::{Restore, RestoreError, paths_to_restore};
 use xact_control::abi::FOLDER;
@@ -12,8 +12,10 @@ use crate::control::{self, Transaction};
 use crate::exit::{Exit, Failure, Result};
 use crate::mounts::Mount;
 use crate::progress::Steps;
+use crate::volume_paths::on_volume_in;
 
-/// Restores these paths, counted from the volume's root; none means all that the snapshot has.
+/// Restores these paths, of the mount or from the volume's root; none means all that the snapshot
+/// has.
 pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     if mount.is_view() {
         return Err(Failure::usage("a restore is not possible inside a transaction")
@@ -28,7 +30,7 @@ pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     let transaction = Transaction::begin(&mount.point, 0)?;
     let now = transaction.channel().root(transaction.id());
     let chosen: Vec<PathBuf> = snapshot.paths.iter().map(|path| OsStr::from_bytes(path).into()).collect();
-    let given: Vec<PathBuf> = paths.iter().map(|path| volume_path(&mount.point, &past, path)).collect();
+    let given = on_volume_in(&past, paths, &mount.point)?;
     let paths = paths_to_restore(&given, &chosen)?;
     let mut restore = Restore::new(past, now, created);
     let mut steps = Steps::new();
@@ -38,15 +40,6 @@ pub fn restore(mount: &Mount, name: &str, paths: &[PathBuf]) -> Result<()> {
     }
     drop(steps);
     transaction.commit(0)
-}
-
-/// A path as a program sees it below the mount is taken as well, unless the snapshot has it as a
-/// path of the volume.
-fn volume_path(mount_point: &Path, past: &Path, path: &Path) -> PathBuf {
-    match path.strip_prefix(mount_point) {
-        Ok(below) if !past.join(path.strip_prefix("/").unwrap_or(path)).exists() => below.to_owned(),
-        _ => path.to_owned(),
-    }
 }
 
 impl From<RestoreError> for Failure {

@@ -22,6 +22,7 @@ use crate::output::{print, print_bytes, print_json};
 use crate::progress::{Progress, Steps};
 use crate::tx::show;
 use crate::values::size_text;
+use crate::volume_paths::on_volume_in;
 use crate::{control, image, mounts};
 
 pub fn snapshot(args: &Snapshot) -> Result<()> {
@@ -34,7 +35,8 @@ pub fn snapshot(args: &Snapshot) -> Result<()> {
         SnapshotCommand::Diff { at, old, new, paths, stat, json } => {
             let mut changes = differences(at, old, new.as_deref())?;
             if !paths.is_empty() {
-                let tops = paths.iter().map(|path| from_root(path)).collect::<Result<Vec<_>, _>>();
+                let tops = paths_of_volume(at, paths)?;
+                let tops = tops.iter().map(|path| from_root(path)).collect::<Result<Vec<_>, _>>();
                 let tops = tops.map_err(Failure::unnamed)?;
                 let below = |path: &Vec<u8>| is_below(path, &tops);
                 changes.retain(|change| below(&change.path) || change.from.as_ref().is_some_and(below));
@@ -82,8 +84,17 @@ fn create(args: &SnapshotName) -> Result<()> {
     offline(&args.at, OpenMode::ReadWrite, |snapshots| snapshots.create(&args.name))
 }
 
+/// Paths from the volume's root. If `at` is a mount, paths on the mount may be given, too.
+fn paths_of_volume(at: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    if !at.is_dir() {
+        return Ok(paths.to_vec());
+    }
+    let point = mounts::containing(at)?.point;
+    on_volume_in(&point, paths, &point)
+}
+
 fn create_of(of: &SnapshotName, paths: &[PathBuf]) -> Result<()> {
-    let texts = outermost(paths).map_err(Failure::unnamed)?;
+    let texts = outermost(&paths_of_volume(&of.at, paths)?).map_err(Failure::unnamed)?;
     if of.at.is_dir() {
         return control::create_snapshot_of(&mounts::containing(&of.at)?.point, &of.name, &texts);
     }

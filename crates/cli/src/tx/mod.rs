@@ -1,7 +1,6 @@
 //! `xact tx`: reviews open transactions, and commits or aborts them.
 
 mod patch;
-mod paths;
 pub mod show;
 
 use std::path::Path;
@@ -19,6 +18,7 @@ use crate::mounts::{self, Mount};
 use crate::output::{self, print, print_bytes, print_json};
 use crate::run::begin_flags;
 use crate::values::{size_text, span};
+use crate::volume_paths;
 
 /// Name of the command for messages.
 pub fn name(args: &Tx) -> &'static str {
@@ -199,7 +199,7 @@ fn reach(which: &Target) -> Result<(Mount, Channel)> {
 fn diff(args: &Diff) -> Result<()> {
     let (mount, channel) = reach(&args.which)?;
     let id = args.which.id;
-    let paths = paths::on_volume(&args.paths, &mount)?;
+    let paths = volume_paths::on_volume(&args.paths, &mount.point)?;
     let all = channel.diff(id).map_err(|e| control::not_open(&mount.point, &channel, id, e))?;
     let changes = show::below(all, &paths)?;
     if args.json {
@@ -215,7 +215,7 @@ fn diff(args: &Diff) -> Result<()> {
 
 fn commit(args: &TxCommit) -> Result<()> {
     let mount = volume_at(&args.which.at)?;
-    let paths = paths::on_volume(&args.only, &mount)?;
+    let paths = volume_paths::on_volume(&args.only, &mount.point)?;
     let transaction = Transaction::attach(&mount.point, args.which.id)?;
     transaction.select(&paths)?;
     let ordered = if args.ordered { COMMIT_ORDERED } else { 0 };
@@ -230,7 +230,7 @@ fn commit(args: &TxCommit) -> Result<()> {
 
 fn abort(args: &TxAbort) -> Result<()> {
     let mount = volume_at(&args.which.at)?;
-    let paths = paths::on_volume(&args.only, &mount)?;
+    let paths = volume_paths::on_volume(&args.only, &mount.point)?;
     let transaction = Transaction::attach(&mount.point, args.which.id)?;
     if paths.is_empty() {
         return transaction.abort();
