@@ -63,29 +63,29 @@ fn main() -> ExitCode {
         output::error("xact", &failure);
         return ExitCode::from(failure.code());
     }
-    let (name, outcome) = match cli.command {
-        Command::Mkfs(args) => ("xact mkfs", commands::mkfs(&args)),
-        Command::Mount(args) => ("xact mount", commands::mount(&args)),
-        Command::Umount(args) => ("xact umount", commands::umount(&args)),
-        Command::Sync(args) => ("xact sync", commands::sync(&args)),
+    let outcome = match cli.command {
+        Command::Mkfs(args) => commands::mkfs(&args),
+        Command::Mount(args) => commands::mount(&args),
+        Command::Umount(args) => commands::umount(&args),
+        Command::Sync(args) => commands::sync(&args),
         // `run` reports its own errors: they also go to its status file.
         Command::Run(args) => return ExitCode::from(run::run(&args)),
-        Command::Tx(args) => (tx::name(&args), tx::tx(&args)),
-        Command::Journal(args) => ("xact journal", commands::journal(&args)),
-        Command::Mode(args) => ("xact mode", commands::mode(&args)),
-        Command::Stat(args) => ("xact stat", commands::stat(&args)),
-        Command::Recover(args) => ("xact recover", commands::recover(&args)),
-        Command::Check(args) => ("xact check", commands::check(&args)),
-        Command::Convert(args) => ("xact convert", commands::convert(&args)),
-        Command::Snapshot(args) => ("xact snapshot", commands::snapshot(&args)),
-        Command::Info(args) => ("xact info", commands::info(&args)),
-        Command::Completions(args) => ("xact completions", commands::completions(&args)),
-        Command::Man(args) => ("xact man", commands::man(&args)),
+        Command::Tx(args) => tx::tx(&args),
+        Command::Journal(args) => commands::journal(&args),
+        Command::Mode(args) => commands::mode(&args),
+        Command::Stat(args) => commands::stat(&args),
+        Command::Recover(args) => commands::recover(&args),
+        Command::Check(args) => commands::check(&args),
+        Command::Convert(args) => commands::convert(&args),
+        Command::Snapshot(args) => commands::snapshot(&args),
+        Command::Info(args) => commands::info(&args),
+        Command::Completions(args) => commands::completions(&args),
+        Command::Man(args) => commands::man(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            output::error(name, &failure);
+            output::error(&usage::command_of(std::env::args_os()), &failure);
             ExitCode::from(failure.code())
         }
     }

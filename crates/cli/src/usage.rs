@@ -37,7 +37,7 @@ pub fn print(error: &clap::Error) {
 }
 
 /// `xact tx diff`: the subcommands that the arguments begin with.
-fn command_of(arguments: impl IntoIterator<Item = OsString>) -> String {
+pub fn command_of(arguments: impl IntoIterator<Item = OsString>) -> String {
     let (mut command, mut name) = (Cli::command(), String::from("xact"));
     for argument in arguments.into_iter().skip(1) {
         if argument.as_encoded_bytes().starts_with(b"-") {

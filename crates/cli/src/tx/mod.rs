@@ -20,18 +20,6 @@ use crate::run::begin_flags;
 use crate::values::{size_text, span};
 use crate::volume_paths;
 
-/// Name of the command for messages.
-pub fn name(args: &Tx) -> &'static str {
-    match args.command {
-        TxCommand::Begin(_) => "xact tx begin",
-        TxCommand::List(_) => "xact tx list",
-        TxCommand::Status(_) => "xact tx status",
-        TxCommand::Diff(_) => "xact tx diff",
-        TxCommand::Commit(_) => "xact tx commit",
-        TxCommand::Abort(_) => "xact tx abort",
-    }
-}
-
 pub fn tx(args: &Tx) -> Result<()> {
     match &args.command {
         TxCommand::Begin(args) => begin(args),
