@@ -378,6 +378,10 @@ struct xact_snapshot_diff {
 #define XACT_MOUNT_SYNCS 1	/* sync(2) and syncfs(2) reach the daemon */
 #define XACT_MOUNT_EXCLUSIVE 2	/* the daemon denies other programs to open the image for writing */
 #define XACT_MOUNT_READ_ONLY 4	/* the daemon has opened the volume read-only */
+/* the engine; a daemon of an older version sets none of them */
+#define XACT_MOUNT_JOURNAL 8
+#define XACT_MOUNT_GENERATIONS 16
+#define XACT_MOUNT_UNJOURNALED 32
 
 #define XACT_MOUNT_OPTIONS_MAX 1024
 

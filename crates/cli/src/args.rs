@@ -83,6 +83,7 @@ pub enum Command {
     Tx(Tx),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Mode(Mode),
+    List(List),
     Stat(Stat),
     Info(Info),
     Journal(Journal),
@@ -123,6 +124,20 @@ pub struct Sync {
     pub at: PathBuf,
 }
 
+/// List mounted volumes
+///
+/// Shows for each its image, the user who mounted it, its engine, its space, its open transactions
+/// and its snapshots. Volumes that are mounted in the mount namespaces of other processes are
+/// listed if the caller may look at these: root sees them all. The transactions are those of all
+/// users for root, else those of the caller. A volume is also listed if its daemon has died, does
+/// not answer, or serves another user only.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Show statistics of a mounted volume
 ///
 /// Shows its free space, and its device I/O since it was mounted: commits, writes, bytes and
@@ -131,9 +146,10 @@ pub struct Sync {
 /// is, and what takes the space.
 #[derive(Debug, Args)]
 pub struct Stat {
-    /// The mount, or any path on it.
-    #[arg(value_name = "MNT", default_value = ".", add = complete::mount())]
-    pub at: PathBuf,
+    /// The mount, or any path on it [default: the volume of the current folder; with --prometheus,
+    /// all that 'xact list' lists].
+    #[arg(value_name = "MNT", add = complete::mount())]
+    pub at: Option<PathBuf>,
     /// Repeatedly show the activity of the last interval; with --json, one line per interval
     /// [default interval: 1s].
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s")]
@@ -145,6 +161,13 @@ pub struct Stat {
     #[arg(long, value_name = "NUMBER", num_args = 0..=1, default_missing_value = "20")]
     #[arg(require_equals = true, conflicts_with = "watch")]
     pub files: Option<usize>,
+    /// Print metrics in Prometheus' text format.
+    #[arg(long, conflicts_with_all = ["watch", "files", "json"])]
+    pub prometheus: bool,
+    /// Write the metrics to FILE, such as one in the folder of node_exporter's textfile collector.
+    /// The file is replaced at once, so that a reader never sees a part of it.
+    #[arg(long, value_name = "FILE", requires = "prometheus", value_hint = clap::ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

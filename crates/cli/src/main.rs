@@ -23,6 +23,7 @@ mod tx;
 mod usage;
 mod values;
 mod volume_paths;
+mod volumes;
 
 use std::process::ExitCode;
 
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::Tx(args) => tx::tx(&args),
         Command::Journal(args) => commands::journal(&args),
         Command::Mode(args) => commands::mode(&args),
+        Command::List(args) => commands::list(&args),
         Command::Stat(args) => commands::stat(&args),
         Command::Recover(args) => commands::recover(&args),
         Command::Check(args) => commands::check(&args),

@@ -99,7 +99,17 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             ("xact mode set --file mnt/logs --inherit data", "Write new files in a folder to the journal"),
         ],
     ),
-    ("xact-stat", &[("xact stat mnt --watch=5s", "Show the activity of every five seconds")]),
+    ("xact-list", &[("xact list --json", "List the mounted volumes for a program")]),
+    (
+        "xact-stat",
+        &[
+            ("xact stat mnt --watch=5s", "Show the activity of every five seconds"),
+            (
+                "xact stat --prometheus --output /var/lib/prometheus/node-exporter/xact.prom",
+                "Write metrics of all volumes for node_exporter",
+            ),
+        ],
+    ),
     ("xact-info", &[("xact info disk.img", "Show the superblock of a volume")]),
     ("xact-journal", &[("xact journal disk.img --blocks", "List the journal with each block")]),
     ("xact-recover", &[("xact recover disk.img", "Recover a volume after a crash")]),
@@ -156,6 +166,7 @@ const SEE_ALSO: &[(&str, &[&str])] = &[
     ("xact-run", &["libxact(3)"]),
     ("xact-mode", &["ext4(5)", "tune2fs(8)"]),
     ("xact-mode-set", &["ext4(5)", "tune2fs(8)"]),
+    ("xact-list", &["findmnt(8)"]),
     ("xact-info", &["dumpe2fs(8)"]),
     ("xact-journal", &["debugfs(8)"]),
     ("xact-recover", &["e2fsck(8)"]),

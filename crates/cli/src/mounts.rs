@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD};
 pub use xact_namespace::mount::Mount;
-pub use xact_namespace::mounts::{all, mount_id, of_process};
+pub use xact_namespace::mounts::{all, mount_id, of_process, owners};
 
 use crate::control;
 use crate::exit::{Exit, Failure, Result};
@@ -44,7 +44,7 @@ pub fn mounted_at(path: &Path) -> Result<Mount> {
     let point = absolute(path)?;
     all()?.into_iter().rfind(|m| m.point == point && m.is_fuse()).ok_or_else(|| {
         Failure::new(Exit::Unavailable, format!("no xact volume is mounted at {}", point.display()))
-            .hint("'findmnt -t fuse.xact,fuseblk.xact' lists the mounts.")
+            .hint("'xact list' lists the mounted volumes.")
     })
 }
 

@@ -13,8 +13,8 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["mnt"], "to mount a volume: xact mount IMAGE FOLDER"),
     (&["unmount", "eject"], "to unmount a volume: xact umount FOLDER"),
     (
-        &["ls", "list", "ps"],
-        "to list open transactions: xact tx list; snapshots: xact snapshot list; mounts: findmnt -t fuseblk.xact,fuse.xact",
+        &["ls", "ps"],
+        "to list mounted volumes: xact list; open transactions: xact tx list; snapshots: xact snapshot list",
     ),
     (&["begin", "start"], "to begin a transaction: xact tx begin, or xact run COMMAND"),
     (&["commit"], "to commit an open transaction: xact tx commit"),
@@ -23,7 +23,9 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["restore"], "to restore a snapshot: xact snapshot restore"),
     (&["create", "format", "init", "new"], "to make a volume: xact mkfs"),
     (&["fsck", "verify", "scrub"], "to check a volume: xact check"),
-    (&["df", "status", "usage"], "to see the use of a mounted volume: xact stat"),
+    (&["df", "status", "usage"], "to see the use of a mounted volume: xact stat; of all: xact list"),
+    (&["mounts", "volumes"], "to list mounted volumes: xact list"),
+    (&["metrics", "prometheus"], "to print metrics: xact stat --prometheus"),
     (&["exec", "sh", "shell"], "to run a command in a transaction: xact run COMMAND"),
 ];
 

@@ -607,10 +607,14 @@ pub struct SnapshotDiff {
 
 /// Flags of [`MountInfo`]. `SYNCS`: sync(2) and syncfs(2) reach the daemon. `EXCLUSIVE`: the daemon
 /// denies other programs to open the image for writing. `READ_ONLY`: the daemon has opened the
-/// volume read-only.
+/// volume read-only. `JOURNAL`, `GENERATIONS`, `UNJOURNALED`: the engine; a daemon of an older
+/// version sets none of them.
 pub const MOUNT_SYNCS: u32 = 1;
 pub const MOUNT_EXCLUSIVE: u32 = 2;
 pub const MOUNT_READ_ONLY: u32 = 4;
+pub const MOUNT_JOURNAL: u32 = 8;
+pub const MOUNT_GENERATIONS: u32 = 16;
+pub const MOUNT_UNJOURNALED: u32 = 32;
 /// Longest list of options in [`MountInfo`], in bytes.
 pub const MOUNT_OPTIONS_MAX: usize = 1024;
 

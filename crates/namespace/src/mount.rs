@@ -29,6 +29,11 @@ impl Mount {
         self.fs_type == "fuseblk.xact"
     }
 
+    /// Whether its type is xact's own.
+    pub fn has_our_type(&self) -> bool {
+        matches!(self.fs_type.as_str(), "fuse.xact" | "fuseblk.xact")
+    }
+
     /// Whether it may be a mount of xact. Mounts of older versions have the type `fuse`, and some
     /// kernels do not report the subtype.
     pub fn is_fuse(&self) -> bool {

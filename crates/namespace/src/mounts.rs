@@ -1,5 +1,6 @@
 //! Mounts of this namespace or another process's, from `mountinfo`.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
@@ -39,6 +40,22 @@ pub fn all() -> Result<Vec<Mount>> {
 pub fn of_process(process: &Path) -> io::Result<Vec<Mount>> {
     let table = read_table(&process.join("mountinfo"))?;
     Ok(table.split(|&b| b == b'\n').filter_map(parse).collect())
+}
+
+/// The users who mounted the FUSE file systems of a process (`/proc/PID`), by the ids of the
+/// mounts.
+pub fn owners(process: &Path) -> io::Result<HashMap<u64, u32>> {
+    let table = read_table(&process.join("mountinfo"))?;
+    Ok(table.split(|&b| b == b'\n').filter_map(owner).collect())
+}
+
+/// The id of the mount, and the user in the options of its file system.
+fn owner(line: &[u8]) -> Option<(u64, u32)> {
+    let mut words = line.split(|&b| b == b' ');
+    let id = text(words.next()?)?.parse().ok()?;
+    let options = words.skip_while(|word| *word != b"-").nth(3)?;
+    let user = options.split(|&b| b == b',').find_map(|option| option.strip_prefix(b"user_id="))?;
+    Some((id, text(user)?.parse().ok()?))
 }
 
 /// Reads a file of `/proc` in few calls: its size is 0, so `fs::read` would not know how much to
@@ -138,6 +155,8 @@ mod tests {
         assert_eq!(mount.source, Path::new(r"/tmp/a\b.img"));
         assert_eq!(mount.fs_type, "fuse");
         assert!(!mount.is_view());
+        assert_eq!(owner(line), Some((221, 0)));
+        assert_eq!(owner(b"22 1 0:1 / / rw - ext4 /dev/sda rw,errors=remount-ro"), None);
     }
 
     #[test]

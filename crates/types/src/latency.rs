@@ -91,6 +91,19 @@ impl LatencySnapshot {
         LatencySnapshot { buckets, sum_ns: self.sum_ns.wrapping_sub(before.sum_ns), worst_ns }
     }
 
+    /// The number of durations up to the end of each doubling, rising. Longer ones than the last of
+    /// these are in the count only.
+    pub fn cumulative(&self) -> Vec<(Duration, u64)> {
+        let mut seen = 0;
+        let doublings = self.buckets.chunks_exact(PER_DOUBLING).enumerate().take(DOUBLINGS - 1);
+        doublings
+            .map(|(doubling, buckets)| {
+                seen += buckets.iter().map(|&count| u64::from(count)).sum::<u64>();
+                (Duration::from_nanos(end_of((doubling + 1) * PER_DOUBLING - 1)), seen)
+            })
+            .collect()
+    }
+
     /// The count, mean, median, 99th percentile and maximum.
     pub fn summary(&self) -> LatencySummary {
         let count: u64 = self.buckets.iter().map(|&count| u64::from(count)).sum();
@@ -171,5 +184,19 @@ mod tests {
         let last = latencies.snapshot().since(&first).summary();
         assert_eq!(last.count, 1);
         assert_eq!(last.worst, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn cumulative_counts_rise() {
+        let latencies = Latencies::default();
+        for micros in [3, 15, 16, 40, 1_000_000_000] {
+            latencies.add(Duration::from_micros(micros));
+        }
+        let counts = latencies.snapshot().cumulative();
+        let micros = |micros| Duration::from_micros(micros);
+        assert_eq!(counts[..3], [(micros(16), 2), (micros(32), 3), (micros(64), 4)]);
+        // The longest is beyond the last end.
+        assert_eq!(counts.last().unwrap().1, 4);
+        assert!(counts.is_sorted());
     }
 }

@@ -11,6 +11,7 @@ use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::{
     DataMode, LiveFs, ModeChoice, Modes, Shutdown, TxSpaceUse, View, VolumeOptions, WrittenBlocks,
 };
+use xact_layout::feature::compat;
 use xact_layout::superblock::Superblock;
 use xact_txn::{AbortHistory, Accounts, ContentionManager, TxOptions};
 use xact_types::{Error, Ino, LatencySnapshot, Result};
@@ -298,6 +299,11 @@ impl Volume {
     /// Whether the volume has generations, and so can have snapshots.
     pub fn has_generations(&self) -> bool {
         self.base.engine().snapshots().is_some()
+    }
+
+    /// Whether the volume has a jbd2 journal.
+    pub fn has_journal(&self) -> bool {
+        self.superblock().has_compat(compat::HAS_JOURNAL)
     }
 
     /// Whether a full pool is the reason for [`Error::NoSpace`].

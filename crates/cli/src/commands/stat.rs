@@ -12,7 +12,7 @@ use xact::{LatencySnapshot, LatencySummary};
 use xact_control::abi::{Counters, MOUNT_SYNCS, Pool, USER_UNLIMITED, UserUse};
 
 use crate::args::Stat;
-use crate::commands::file_writes;
+use crate::commands::{file_writes, metrics};
 use crate::exit::{Failure, Result};
 use crate::full_pool;
 use crate::output::{print, print_json};
@@ -397,7 +397,12 @@ impl Activity {
 }
 
 pub fn stat(args: &Stat) -> Result<()> {
-    let mount = mounts::containing(&args.at)?;
+    let at = args.at.as_deref();
+    if args.prometheus {
+        let only = at.map(mounts::containing).transpose()?;
+        return metrics::metrics(only.as_ref().map(|mount| mount.point.as_path()), args.output.as_deref());
+    }
+    let mount = mounts::containing(at.unwrap_or(Path::new(".")))?;
     if let Some(every) = args.watch {
         return watch(&mount.point, every, args.json);
     }

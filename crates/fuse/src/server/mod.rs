@@ -166,9 +166,15 @@ impl Server {
     /// How it is mounted, as `MOUNT_…` of the control interface.
     pub(crate) fn mount_flags(&self) -> u32 {
         let flag = |is_on: bool, flag: u32| if is_on { flag } else { 0 };
+        let engine = match (self.volume.has_generations(), self.volume.has_journal()) {
+            (true, _) => control::MOUNT_GENERATIONS,
+            (_, true) => control::MOUNT_JOURNAL,
+            _ => control::MOUNT_UNJOURNALED,
+        };
         flag(self.volume.is_read_only(), control::MOUNT_READ_ONLY)
             | flag(self.syncs.load(Ordering::Relaxed), control::MOUNT_SYNCS)
             | flag(self.exclusive.load(Ordering::Relaxed), control::MOUNT_EXCLUSIVE)
+            | engine
     }
 
     /// Answers the kernel's last request, for which umount(2) waits.
