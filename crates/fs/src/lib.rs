@@ -39,7 +39,7 @@ pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use journal_modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use live::{
     AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
-    StagedBlocks, Synced, TxSpace, TxSpaceUse, WrittenBlocks,
+    StagedBlocks, Synced, TxHolding, TxSpace, TxSpaceUse, WrittenBlocks,
 };
 pub use quota::QuotaLimits;
 pub use versioned_fs::{

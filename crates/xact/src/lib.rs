@@ -49,6 +49,7 @@ pub mod salvage;
 mod schedule;
 mod snapshot;
 mod snapshot_diff;
+mod space_holders;
 mod sparse;
 mod transaction;
 mod unsaved;
@@ -63,6 +64,7 @@ pub use recover::{open_replayed, recover, replay_log};
 pub use retention::{Date, RetentionPolicy};
 pub use schedule::{AUTOMATIC, Schedule};
 pub use snapshot::{Snapshot, SnapshotImage};
+pub use space_holders::SpaceHolders;
 pub use sparse::copy_sparse;
 pub use transaction::{Refused, Savepoint, SharedTransaction, Transaction};
 pub use unsaved::Unsaved;
@@ -76,7 +78,7 @@ pub use xact_fs::posix::Credentials;
 pub use xact_fs::{
     AccessOptions, AccessTimes, Allocate, Attr, Caller, DataMode, FILE_MODE, FileKind, InodeUpdate,
     ModeChoice, Modes, OnError, PERSISTED_FOLDER, QuotaLimits, RenameHow, SetAttr, Shutdown, TimeChange,
-    TxSpaceUse, View, VolumeOptions, WriteHow, Written, WrittenBlocks,
+    TxHolding, TxSpaceUse, View, VolumeOptions, WriteHow, Written, WrittenBlocks,
 };
 pub use xact_fs::{convert, mkfs};
 pub use xact_layout::generations::{paths_from_text, paths_text};

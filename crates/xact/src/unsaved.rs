@@ -41,9 +41,9 @@ impl Volume {
 }
 
 /// A folder that the search has met: the folder above it, by its place in the list, and its name.
-struct Met {
-    above: usize,
-    name: Vec<u8>,
+pub(crate) struct Met {
+    pub above: usize,
+    pub name: Vec<u8>,
 }
 
 /// Up to `most` paths of these inodes, by a walk through the folders from the root. Folders are
@@ -80,7 +80,7 @@ fn paths_of(view: &dyn View, wanted: &BTreeSet<Ino>, most: usize) -> Vec<Vec<u8>
 }
 
 /// The path of a name in a folder that was met.
-fn path(met: &[Met], mut at: usize, name: &[u8]) -> Vec<u8> {
+pub(crate) fn path(met: &[Met], mut at: usize, name: &[u8]) -> Vec<u8> {
     let mut names = vec![name];
     while at > 0 {
         names.push(&met[at].name);

@@ -58,7 +58,7 @@ pub use maintenance::Shutdown;
 pub use mvcc::read_view::ReadView;
 pub use op::{Budget, Operation, Privileges};
 pub use options::{LiveOptions, Synced};
-pub use space::tx_space::{PinnedSpace, TxSpace, TxSpaceUse};
+pub use space::tx_space::{PinnedSpace, TxHolding, TxSpace, TxSpaceUse};
 
 /// An open volume, as callers outside transactions see it.
 pub struct LiveFs {

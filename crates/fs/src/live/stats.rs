@@ -23,6 +23,11 @@ impl LiveFs {
         self.writeback.files.all()
     }
 
+    /// Inodes without a name that are still in use, and those that are being truncated.
+    pub fn orphans(&self) -> Vec<Ino> {
+        self.orphans.list()
+    }
+
     /// Number of errors that the superblock notes.
     pub fn errors_noted(&self) -> u64 {
         self.health.errors_noted()

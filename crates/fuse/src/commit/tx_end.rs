@@ -172,6 +172,10 @@ impl Server {
             } else {
                 server.transactions.note_end(number, tx.transaction.take_lost_attempt());
             }
+            match &result {
+                Ok(_) => server.look_at_space_now(),
+                Err(error) => server.note_no_space(error),
+            }
             let errno = result.as_ref().err().map(Error::errno);
             let mut reported = report(result.as_ref().err(), |error| server.sentence(error));
             if let Ok(Some(left_out)) = &result {

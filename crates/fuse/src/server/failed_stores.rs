@@ -36,6 +36,7 @@ impl FailedStores {
 impl Server {
     /// Logs that the stores into these bytes of a file of the volume are lost.
     pub(crate) fn note_failed_stores(self: &Arc<Self>, ino: Ino, bytes: Range<u64>, error: &Error) {
+        self.note_no_space(error);
         if !self.failed_stores.is_due(ino) {
             return;
         }

@@ -6,6 +6,7 @@ pub mod kernel_refs;
 pub mod process;
 pub mod reaper;
 pub mod request_view;
+mod space_watch;
 pub mod tails;
 pub mod transactions;
 pub mod user_limits;
@@ -67,6 +68,7 @@ pub struct Server {
     destroy: Mutex<Option<(Arc<Channel>, u64)>>,
     pub(crate) jobs: jobs::Jobs,
     failed_stores: failed_stores::FailedStores,
+    space_watch: space_watch::SpaceWatch,
     pub(crate) processes: Processes,
     pub(crate) inline_end: InlineEnd,
     pub(crate) reaper: Reaper,
@@ -129,6 +131,7 @@ impl Server {
             destroy: Mutex::default(),
             jobs: jobs::Jobs::default(),
             failed_stores: Default::default(),
+            space_watch: Default::default(),
             processes: Processes::default(),
             pool_use: Mutex::default(),
             inline_end: InlineEnd::default(),
@@ -382,7 +385,8 @@ impl Handler for Server {
 
 impl Server {
     /// Logs errors that an administrator should see, and returns the error number for the caller.
-    fn errno(&self, error: &Error, request: &Request<'_>) -> Errno {
+    fn errno(self: &Arc<Self>, error: &Error, request: &Request<'_>) -> Errno {
+        self.note_no_space(error);
         if matches!(error, Error::Io { .. } | Error::Corrupt(_)) {
             let id = match Node::from_id(request.header.nodeid) {
                 Some(Node::View(nr, _)) => self.transactions.view(nr).ok().map(|tx| tx.id()),
@@ -414,6 +418,7 @@ impl Server {
         let result = catch_unwind(AssertUnwindSafe(|| self.dispatch(channel, header, operation, reply)));
         let outcome = match result {
             Ok(Ok(Outcome::Done)) => {
+                self.look_at_space(operation);
                 if self.reply_when_forgotten(channel, header, operation, reply) {
                     return;
                 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use xact_types::{Error, Ino, Result, Run};
 
 use super::make_space::{Effort, SpaceCaller};
-use super::tx_space::{PinnedSpace, SpilledRun, TxSpace, TxSpaceUse};
+use super::tx_space::{PinnedSpace, SpilledRun, TxHolding, TxSpace, TxSpaceUse};
 use crate::alloc::Purpose;
 use crate::live::LiveFs;
 use crate::quota::{Charge, Payer};
@@ -126,6 +126,11 @@ impl HoldsTxSpace for LiveFs {
 }
 
 impl LiveFs {
+    /// The space that each open transaction holds.
+    pub fn tx_holdings(&self) -> Vec<TxHolding> {
+        self.space.transactions.holdings()
+    }
+
     /// Statistics of the space that all open transactions hold.
     pub fn tx_space_use(&self) -> TxSpaceUse {
         TxSpaceUse {

@@ -64,6 +64,20 @@ pub struct TxSpaceUse {
     pub limit_percent: u8,
 }
 
+/// Space that one open transaction holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TxHolding {
+    /// Its number.
+    pub id: u64,
+    /// Its user.
+    pub uid: u32,
+    /// Bytes of spilled contents.
+    pub bytes: u64,
+    /// Numbers of new files and folders.
+    pub inodes: u64,
+}
+
 /// The spaces of all open transactions of a volume.
 #[derive(Default)]
 pub(in crate::live) struct TxSpaces {
@@ -375,6 +389,17 @@ impl TxSpaces {
     /// Blocks that all spaces hold.
     pub fn blocks(&self) -> u64 {
         self.spaces().iter().map(|space| space.blocks.load(Relaxed)).sum()
+    }
+
+    /// The space of each transaction.
+    pub fn holdings(&self) -> Vec<TxHolding> {
+        let of = |space: Arc<TxSpace>| TxHolding {
+            id: space.id,
+            uid: space.owner,
+            bytes: space.blocks.load(Relaxed) * space.fs.block_bytes(),
+            inodes: space.holdings.lock().inodes.len() as u64,
+        };
+        self.spaces().into_iter().map(of).collect()
     }
 
     /// The space that holds most blocks, or inodes, with the number.
