@@ -168,8 +168,14 @@ def _library() -> Any:
         try:
             function = getattr(library, name)
         except AttributeError:
+            if not hasattr(library, "xact_tx_begin"):
+                raise LibraryNotFound(
+                    errno.ENOSYS,
+                    f"{library._name} is not the C library libxact. Set LIBXACT to the path of libxact.so.0, or unset it",
+                ) from None
             raise LibraryNotFound(
-                errno.ENOSYS, f"libxact has no {name}: it is older than this package. Install both from one version"
+                errno.ENOSYS,
+                f"{library._name} has no {name}: it is older than this package. Install both from one version",
             ) from None
         function.restype, function.argtypes = result, arguments
     return library

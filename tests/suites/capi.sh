@@ -506,7 +506,6 @@ ast.parse(text, feature_version=(3, 9))
 folder = __import__("os").environ["PYTHONPATH"]
 package = tomllib.load(open(folder + "/pyproject.toml", "rb"))
 assert package["project"]["name"] == "xact"
-assert package["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "xact.__version__"}
 workspace = tomllib.load(open(folder + "/../Cargo.toml", "rb"))
 assert __import__("xact").__version__ == workspace["workspace"]["package"]["version"]
 PY
@@ -538,6 +537,45 @@ for call in lambda: xact.transaction("/").__enter__(), lambda: xact.folder("/").
             raise AssertionError(call)
 PY
 }
+
+# LIBXACT may name another library, or a file that is none.
+test_python_with_a_wrong_library() {
+    needs python3 cc
+    export PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
+    echo text >text.so
+    echo 'int other;' | cc -shared -x c - -o other.so
+    echo 'int xact_tx_begin(void) { return 0; }' | cc -shared -x c - -o older.so
+    local call='import xact; xact.snapshots("/")'
+    LIBXACT=$PWD/other.so exits 1 "LibraryNotFound: .*$PWD/other.so is not the C library libxact" -- python3 -c "$call"
+    LIBXACT=$PWD/older.so exits 1 "LibraryNotFound: .*$PWD/older.so has no xact_.*: it is older" -- python3 -c "$call"
+    LIBXACT=$PWD/text.so exits 1 "LibraryNotFound: .*cannot load .*text.so" -- python3 -c "$call"
+}
+
+# README's 'pip install ./python', without a network: the source tree stays as it is.
+test_pip_leaves_nothing_in_the_tree() {
+    needs python3
+    cp -r "$ROOT/python" tree
+    find tree -name __pycache__ -prune -exec rm -r {} +
+    find tree | sort >before
+    local pip=(python3 -m pip --no-input --disable-pip-version-check install --quiet --no-index)
+    (
+        unset PYTHONDONTWRITEBYTECODE
+        "${pip[@]}" --target site ./tree
+        "${pip[@]}" --target editable --editable ./tree
+    ) 2>said || fail "$(cat said)"
+    find tree | sort | diff before -
+    [[ -e site/xact/py.typed ]]
+    cat >installed.py <<'PY'
+import importlib.metadata, xact
+assert importlib.metadata.version("xact") == xact.__version__
+print(xact.__file__)
+PY
+    equal "installed" "$PWD/site/xact/__init__.py" "$(PYTHONPATH=$PWD/site python3 installed.py)"
+    # The wheel has all files of the package.
+    (cd tree/xact && find . -type f) | sort >sources
+    (cd site/xact && find . -type f ! -path '*/__pycache__/*') | sort | diff sources -
+}
+
 # A transaction that is too old: whatever its calls report, it is a conflict, and tried again.
 test_too_old() {
     fresh --cache-size 16M
