@@ -14,11 +14,17 @@ test_wrong_calls_are_usage_errors() {
     exits 64 -- "$XACT"
     exits 64 '^xact: error: unrecognized subcommand' -- "$XACT" mont
     exits 64 'to mount a volume: xact mount IMAGE FOLDER' -- "$XACT" mnt disk.img mnt
+    exits 64 'to unmount a volume: xact umount FOLDER' -- "$XACT" unmount mnt
+    exits 64 'to list mounted volumes: xact list; open transactions: xact tx list' -- "$XACT" ls
     exits 64 '^xact tx diff: error: the following required arguments' -- "$XACT" tx diff
     exits 64 'unexpected argument' -- "$XACT" info --no-such-option x
     exits 64 'required' -- "$XACT" info
     exits 64 "invalid number 'x'" -- "$XACT" run --retry x -- true
     exits 64 "invalid number 'x'" -- "$XACT" tx diff x
+    # Also the errors that are found later name the subcommand.
+    exits 66 '^xact snapshot export: error: ' -- "$XACT" snapshot export /no/such out.img
+    exits 66 '^xact mode set: error: ' -- "$XACT" mode set /no/such data=journal
+    exits 66 '^xact tx abort: error: ' -- "$XACT" -q tx drop 7 --at /no/such
 }
 
 test_no_colours_off_a_terminal() {
@@ -235,12 +241,39 @@ test_install_and_uninstall() {
     equal "files left" '' "$(find "$WORK/usr" ! -type d)"
 }
 
+# The caches of the system know the library and the pages at once, and forget them at once. The
+# folders of the system that change are copies, in the mount namespace of the test.
+test_uninstall_leaves_no_cache_entries() {
+    needs make ldconfig mandb apropos
+    local folder
+    for folder in /etc /usr/sbin /var/cache/man; do
+        mkdir -p "copy$folder" "$folder"
+        cp -a "$folder/." "copy$folder"
+        mount --bind "copy$folder" "$folder"
+    done
+    mount -t tmpfs none /usr/local
+    known() { # COMMAND…: what it prints of xact
+        "$@" 2>/dev/null | grep xact || true
+    }
+    files() { find /usr/local ! -type d; find /usr/sbin /etc -name '*xact*' | sort; }
+    files >before
+    make -s -C "$ROOT" install CARGO=true >/dev/null
+    has <(known ldconfig -p) 'libxact.so.0 .*=> /usr/local/lib/libxact.so.0'
+    has <(known apropos --exact xact-run) 'xact-run .*transaction'
+    make -s -C "$ROOT" uninstall >/dev/null
+    equal "known libraries" '' "$(known ldconfig -p)"
+    equal "known pages" '' "$(known apropos xact)"
+    files | diff before -
+}
+
 # A mistyped option before the command is an error of xact, not the command.
 test_mistyped_options_are_not_the_command() {
     volume disk.img
     mounted disk.img mnt
     exits 64 '--kepe' -- "$XACT" run --at mnt --kepe -- touch mnt/file
     exits 64 '--kepe' -- "$XACT" run --kepe touch mnt/file
+    exits 64 "^xact run: error: unexpected argument '--timeot'" -- "$XACT" run --at mnt --timeot 5 touch mnt/file
+    has exits.err "a similar argument exists: '--timeout'"
     [[ ! -e mnt/file ]] || fail "the command ran"
     # After the command's name, all belongs to it.
     equal "arguments" '-n --keep' "$("$XACT" run --at mnt printf '%s %s' -n --keep)"

@@ -1,12 +1,15 @@
 //! Moves an amount between two files in one transaction: `first_steps IMG`.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use xact::{Error, PathExt, Volume, VolumeOptions};
 
 fn main() -> xact::Result<()> {
-    let image = PathBuf::from(std::env::args_os().nth(1).expect("usage: first_steps IMG"));
-    let volume = Volume::open_path(&image, &VolumeOptions::default())?;
+    let Some(image) = std::env::args_os().nth(1).filter(|word| word != "--help") else {
+        eprintln!("usage: first_steps IMG");
+        std::process::exit(64);
+    };
+    let volume = Volume::open_path(Path::new(&image), &VolumeOptions::default())?;
 
     let transaction = volume.begin(Default::default());
     transaction.create_dir_all("/accounts")?;

@@ -31,6 +31,15 @@ fn first_steps_on_an_image() {
 }
 
 #[test]
+fn examples_with_arguments_print_their_usage() {
+    for arguments in [&[][..], &["--help"]] {
+        let output = Command::new(program("first_steps")).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(64), "{arguments:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "usage: first_steps IMG\n", "{arguments:?}");
+    }
+}
+
+#[test]
 fn snapshots_are_compared_and_restored() {
     let printed = output(&mut Command::new(program("snapshots")));
     assert_eq!(printed, "Modified /notes/today\nAdded /notes/tomorrow\n");
