@@ -27,12 +27,13 @@ const CHANGEABLE: [(&str, MountFlags, bool); 8] = [
     ("exec", MountFlags::NOEXEC, false),
 ];
 /// Flags that the table of mounts names. A remount keeps those that its options repeat.
-const KEPT: [(&str, MountFlags); 5] = [
+const KEPT: [(&str, MountFlags); 6] = [
     ("sync", MountFlags::SYNCHRONOUS),
     ("dirsync", MountFlags::DIRSYNC),
     ("noatime", MountFlags::NOATIME),
     ("nodiratime", MountFlags::NODIRATIME),
     ("lazytime", MountFlags::LAZYTIME),
+    ("nosymfollow", MountFlags::from_bits_retain(256)),
 ];
 
 /// Remounts. `dry_run`: checks the options only.

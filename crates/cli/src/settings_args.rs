@@ -125,7 +125,7 @@ pub fn options_help() -> String {
             text += &format!(" {}", setting.notes);
         }
     }
-    text
+    text + "\n\nOther options of ext4(5) and mount(8) have no effect or are refused with the reason."
 }
 
 /// Help of `xact mode`, without the list of modes.
@@ -161,7 +161,7 @@ pub fn lower(sentence: &str) -> String {
 mod tests {
     use std::time::Duration;
 
-    use xact::settings::{Bare, Zero};
+    use xact::settings::{Bare, FOREIGN_OPTIONS, Verdict, Zero};
     use xact::units::duration_text;
 
     use super::*;
@@ -264,6 +264,46 @@ mod tests {
         }
         let page = std::fs::read_to_string(path).unwrap();
         assert!(page == markdown(), "docs/SETTINGS.md is stale: see its head for the command that writes it");
+    }
+
+    /// The table in docs/guide/settings.md.
+    fn table_of_options() -> String {
+        let row = |option: &str, verdict, why: &str| format!("| {option} | {verdict} | {why} |\n");
+        let code = |words: &[String]| {
+            words.iter().map(|word| format!("`{}`", word.replace('|', "\\|"))).collect::<Vec<_>>().join(", ")
+        };
+        let mut text = "| option | | meaning or reason |\n|---|---|---|\n".to_owned();
+        for setting in options() {
+            let words: Vec<String> = synopsis(setting).split(", ").map(str::to_owned).collect();
+            text += &row(&code(&words), "works", setting.help);
+        }
+        for verdict in [Verdict::NoEffect, Verdict::Refused] {
+            for option in FOREIGN_OPTIONS.iter().filter(|option| option.verdict == verdict) {
+                let words: Vec<String> = option.spellings.iter().map(|word| (*word).to_owned()).collect();
+                let what = if verdict == Verdict::NoEffect { "no effect" } else { "**refused**" };
+                text += &row(&code(&words), what, option.reason);
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn the_guides_table_of_options_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/settings.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        let (head, rest) = page.split_once("<!-- options: ").unwrap();
+        let (mark, rest) = rest.split_once("-->\n").unwrap();
+        let (_, tail) = rest.split_once("<!-- end of options -->").unwrap();
+        let wanted =
+            format!("{head}<!-- options: {mark}-->\n\n{}\n<!-- end of options -->{tail}", table_of_options());
+        if std::env::var_os("UPDATE_DOCS").is_some() {
+            std::fs::write(path, &wanted).unwrap();
+        } else {
+            assert!(
+                page == wanted,
+                "docs/guide/settings.md is stale: UPDATE_DOCS=1 cargo test -p xact-cli settings"
+            );
+        }
     }
 
     #[test]

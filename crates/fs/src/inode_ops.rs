@@ -201,6 +201,8 @@ pub trait InodeOps {
     fn has_extents(&self) -> bool;
     /// Whether inodes have projects (feature `project`, and inodes large enough).
     fn has_projects(&self) -> bool;
+    /// Whether new inodes have their folder's group, whatever its set-group-ID bit (`grpid`).
+    fn gives_group_of_folder(&self) -> bool;
     /// Whether the volume can write a file's data in this mode.
     fn takes_file_mode(&self, mode: DataMode) -> bool;
 

@@ -38,8 +38,8 @@ pub use file_mode::{FILE_MODE, choose_file_mode};
 pub use inode_ops::{AttrChange, AttrSet, InodeOps, NewInode};
 pub use journal_modes::{DataMode, InodeUpdate, ModeChoice, Modes};
 pub use live::{
-    AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, PinnedSpace, ReadView, Shutdown,
-    StagedBlocks, Synced, TxHolding, TxSpace, TxSpaceUse, WrittenBlocks,
+    AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Operation, OwnerOptions, PinnedSpace, ReadView,
+    Shutdown, StagedBlocks, Synced, TxHolding, TxSpace, TxSpaceUse, WrittenBlocks,
 };
 pub use quota::QuotaLimits;
 pub use versioned_fs::{

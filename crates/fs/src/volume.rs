@@ -13,7 +13,7 @@ use xact_types::settings::{Id, Value};
 use xact_types::{Error, Result, Site, Steps};
 
 use crate::journal_modes::{self, DataMode, ModeChoice};
-use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, Synced};
+use crate::live::{AccessOptions, AccessTimes, LiveFs, LiveOptions, OnError, OwnerOptions, Synced};
 use crate::quota::QuotaLimits;
 
 /// Options for opening a volume. The defaults are those of a mount.
@@ -49,6 +49,9 @@ pub struct VolumeOptions {
     pub version_space_percent: u8,
     /// The reaction to corruption; `None`: the superblock's choice.
     pub on_error: Option<OnError>,
+    pub owners: OwnerOptions,
+    /// Count the blocks of fixed metadata in the size of the volume, as ext4's `minixdf`.
+    pub minix_df: bool,
     /// Write dirty data back by age in the background. Crash tests turn it off, because they need
     /// every write at a known point.
     pub flusher: bool,
@@ -77,6 +80,8 @@ impl Default for VolumeOptions {
             tx_space_percent: LiveOptions::default().tx_space_percent,
             version_space_percent: LiveOptions::default().version_space_percent,
             on_error: None,
+            owners: OwnerOptions::default(),
+            minix_df: false,
             flusher: true,
             steps: Steps::default(),
             mounted_at: None,
@@ -107,6 +112,10 @@ impl VolumeOptions {
             (Id::VersionSpace, _) => self.version_space_percent = default().version_space_percent,
             (Id::Errors, Some(Value::Choice(at))) => self.on_error = Some(ON_ERROR[at]),
             (Id::Errors, _) => self.on_error = None,
+            (Id::ReserveUser, _) => self.owners.reserve_uid = number_of(value),
+            (Id::ReserveGroup, _) => self.owners.reserve_gid = number_of(value),
+            (Id::GroupOfFolder, _) => self.owners.group_of_folder = is_on,
+            (Id::MinixDf, _) => self.minix_df = is_on,
             (Id::AccessTimes, Some(Value::Choice(at))) => self.access.times = ACCESS_TIMES[at],
             (Id::AccessTimes, _) => self.access.times = default().access.times,
             (Id::NoDirAtime, _) => self.access.skip_directories = is_on,
@@ -130,6 +139,7 @@ impl VolumeOptions {
                 | Id::NoSuid
                 | Id::NoDev
                 | Id::NoExec
+                | Id::NoSymFollow
                 | Id::Defaults
                 | Id::UserMemory
                 | Id::UserTransactions
@@ -139,6 +149,14 @@ impl VolumeOptions {
             ) => return false,
         }
         true
+    }
+}
+
+/// The number of a user or group.
+fn number_of(value: Option<Value>) -> Option<u32> {
+    match value {
+        Some(Value::Count(number)) => u32::try_from(number).ok(),
+        _ => None,
     }
 }
 
@@ -249,6 +267,8 @@ fn open_claimed(device: Arc<dyn BlockDevice>, options: &VolumeOptions) -> Result
             discard: options.discard,
             synced: options.synced,
             on_error: options.on_error,
+            owners: options.owners,
+            minix_df: options.minix_df,
         },
     )?;
     #[cfg(feature = "faults")]
@@ -310,6 +330,10 @@ mod tests {
             "inode_update=immediate",
             "timestamps=delayed",
             "errors=remount-ro",
+            "resuid=1000",
+            "resgid=0",
+            "bsdgroups",
+            "minixdf",
             "relatime",
             "lazytime",
             "nodiratime",
@@ -337,6 +361,8 @@ mod tests {
         assert_eq!(options.on_error, Some(OnError::ReadOnly));
         let access = AccessOptions { times: AccessTimes::Relatime, skip_directories: true, lazy: true };
         assert_eq!(options.access, access);
+        let owners = OwnerOptions { reserve_uid: Some(1000), reserve_gid: Some(0), group_of_folder: true };
+        assert_eq!((options.owners, options.minix_df), (owners, true));
         assert!(options.discard && options.read_only && options.no_recovery);
         assert_eq!(options.synced, Synced { all: true, folders: true });
         assert_eq!(options.quota_limits, QuotaLimits { project: true, ..QuotaLimits::default() });
@@ -354,6 +380,10 @@ mod tests {
             "nodiscard",
             "async",
             "noquota",
+            "resuid=default",
+            "resgid=default",
+            "nogrpid",
+            "bsddf",
             "rw",
         ] {
             assert!(set(option), "{option}");
@@ -362,6 +392,7 @@ mod tests {
         assert_eq!(options.dirty_blocks, None);
         assert_eq!(options.access, AccessOptions::default());
         assert_eq!(options.quota_limits, QuotaLimits::default());
+        assert_eq!((options.owners, options.minix_df), (OwnerOptions::default(), false));
         assert!(!options.discard && !options.read_only && !options.synced.all);
     }
 }

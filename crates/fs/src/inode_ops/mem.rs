@@ -401,6 +401,10 @@ impl InodeOps for MemTree {
         true
     }
 
+    fn gives_group_of_folder(&self) -> bool {
+        false
+    }
+
     fn takes_file_mode(&self, _mode: DataMode) -> bool {
         true
     }

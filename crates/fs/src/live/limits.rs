@@ -56,6 +56,11 @@ impl InodeLimits for LiveFs {
         self.sb.has_ro_compat(ro_compat::PROJECT) && self.sb.inode_size() > 128
     }
 
+    /// See [`crate::InodeOps::gives_group_of_folder`].
+    fn gives_group_of_folder(&self) -> bool {
+        self.options.owners.group_of_folder
+    }
+
     /// See [`crate::InodeOps::takes_file_mode`].
     fn takes_file_mode(&self, mode: DataMode) -> bool {
         mode.works_with(self.engine.data_in_log())

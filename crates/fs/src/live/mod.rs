@@ -57,7 +57,7 @@ pub use inode::access_time::{AccessOptions, AccessTimes};
 pub use maintenance::Shutdown;
 pub use mvcc::read_view::ReadView;
 pub use op::{Budget, Operation, Privileges};
-pub use options::{LiveOptions, Synced};
+pub use options::{LiveOptions, OwnerOptions, Synced};
 pub use space::tx_space::{PinnedSpace, TxHolding, TxSpace, TxSpaceUse};
 
 /// An open volume, as callers outside transactions see it.

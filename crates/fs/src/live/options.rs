@@ -52,6 +52,19 @@ pub struct LiveOptions {
     pub synced: Synced,
     /// The reaction to corruption; by default the superblock's.
     pub on_error: Option<OnError>,
+    pub owners: OwnerOptions,
+    /// Count the blocks of fixed metadata in the size of the volume (`minixdf`).
+    pub minix_df: bool,
+}
+
+/// Options about users and groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OwnerOptions {
+    /// User and group that may fill the space reserved for root; by default the superblock's.
+    pub reserve_uid: Option<u32>,
+    pub reserve_gid: Option<u32>,
+    /// New inodes have their folder's group (`grpid`).
+    pub group_of_folder: bool,
 }
 
 impl Default for LiveOptions {
@@ -72,6 +85,8 @@ impl Default for LiveOptions {
             discard: false,
             synced: Synced::default(),
             on_error: None,
+            owners: OwnerOptions::default(),
+            minix_df: false,
         }
     }
 }

@@ -240,7 +240,11 @@ impl View for LiveFs {
     }
 
     fn space(&self) -> Result<VolumeSpace> {
-        self.allocator.space()
+        let space = self.allocator.space()?;
+        Ok(match self.options.minix_df {
+            true => VolumeSpace { blocks: self.sb.blocks_count(), ..space },
+            false => space,
+        })
     }
 }
 

@@ -35,7 +35,10 @@ impl InodePlan {
         ops.depends_on(dir.ino, AttrSet::MODE | AttrSet::FLAGS);
         let mut perm = perm & PERM_MASK;
         let mut gid = caller.gid;
-        if dir.perm & SGID != 0 {
+        if ops.gives_group_of_folder() {
+            ops.depends_on(dir.ino, AttrSet::OWNER);
+            gid = dir.gid;
+        } else if dir.perm & SGID != 0 {
             ops.depends_on(dir.ino, AttrSet::OWNER);
             gid = dir.gid;
             if kind == FileKind::Directory {

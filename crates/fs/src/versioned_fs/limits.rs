@@ -8,6 +8,7 @@ pub trait InodeLimits {
     fn size_max(&self, flags: u32) -> u64;
     fn has_extents(&self) -> bool;
     fn has_projects(&self) -> bool;
+    fn gives_group_of_folder(&self) -> bool;
     fn takes_file_mode(&self, mode: DataMode) -> bool;
     fn link_max(&self) -> u32;
     fn dir_nlink(&self) -> bool;

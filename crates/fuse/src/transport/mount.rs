@@ -54,11 +54,15 @@ pub struct Mounted {
     pub block_device: std::result::Result<(), String>,
 }
 
+/// Linux 5.10; the libc crate has no name for it.
+const MS_NOSYMFOLLOW: u64 = 256;
+
 /// Options that are flags of mount(2).
-const FLAGS: [(Id, u64); 7] = [
+const FLAGS: [(Id, u64); 8] = [
     (Id::NoSuid, libc::MS_NOSUID),
     (Id::NoDev, libc::MS_NODEV),
     (Id::NoExec, libc::MS_NOEXEC),
+    (Id::NoSymFollow, MS_NOSYMFOLLOW),
     (Id::Sync, libc::MS_SYNCHRONOUS),
     (Id::DirSync, libc::MS_DIRSYNC),
     // For the table of mounts, as with the access times below.

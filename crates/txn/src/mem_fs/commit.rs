@@ -291,6 +291,10 @@ impl InodeOps for MemCommit<'_> {
         self.tree.has_projects()
     }
 
+    fn gives_group_of_folder(&self) -> bool {
+        self.tree.gives_group_of_folder()
+    }
+
     fn takes_file_mode(&self, mode: DataMode) -> bool {
         self.tree.takes_file_mode(mode)
     }

@@ -245,6 +245,10 @@ impl InodeLimits for MemFs {
         self.state.lock().tree.has_projects()
     }
 
+    fn gives_group_of_folder(&self) -> bool {
+        self.state.lock().tree.gives_group_of_folder()
+    }
+
     fn takes_file_mode(&self, mode: DataMode) -> bool {
         self.state.lock().tree.takes_file_mode(mode)
     }

@@ -471,6 +471,10 @@ impl<B: VersionedFs> InodeOps for TxTree<'_, B> {
         self.base.has_projects()
     }
 
+    fn gives_group_of_folder(&self) -> bool {
+        self.base.gives_group_of_folder()
+    }
+
     fn takes_file_mode(&self, mode: DataMode) -> bool {
         self.base.takes_file_mode(mode)
     }

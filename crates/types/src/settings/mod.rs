@@ -5,13 +5,18 @@
 //! volume, and docs/SETTINGS.md. A new setting is a row of [`SETTINGS`] and a member of [`Id`]
 //! (both in `table`), and an arm in the crate that applies it: `VolumeOptions::set` or
 //! `MountOptions::set`. A long option of `xact mount` alone is applied by the command.
+//!
+//! Options of ext4(5) and mount(8) that xact does not have are rows of [`FOREIGN_OPTIONS`], which
+//! says whether they are ignored or refused, and why.
 
+mod foreign;
 mod parse;
 mod table;
 mod text;
 
 use std::time::Duration;
 
+pub use foreign::{FOREIGN_OPTIONS, ForeignOption, Verdict};
 pub use parse::parse_option;
 pub use table::{Id, SETTINGS};
 

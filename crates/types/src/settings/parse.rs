@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use super::{Bare, Form, Id, Kind, SETTINGS, Setting, Value, Zero};
+use super::{Bare, Form, Id, Kind, SETTINGS, Setting, Value, Zero, foreign};
 use crate::units::{duration_text, parse_duration, parse_duration_or_seconds, parse_size};
 
 /// Parses one option of `-o`: `WORD` or `NAME=VALUE`. No value: the default, by `NAME=default` or
-/// by 0.
+/// by 0. An option of another program that has no effect here is returned as `defaults`.
 ///
-/// Errors: the option does not exist, or has no such value.
+/// Errors: the option does not exist, has no such value, or is refused with a reason.
 pub fn parse_option(text: &str) -> Result<(Id, Option<Value>), String> {
+    if let Some(verdict) = foreign::verdict(text) {
+        return verdict.map(|()| (Id::Defaults, Some(Value::Flag(true))));
+    }
     let unknown = || format!("unknown mount option '{text}'");
     let mut options = SETTINGS.iter().filter(|setting| !matches!(setting.form, Form::Long(_)));
     match text.split_once('=') {

@@ -18,6 +18,10 @@ pub enum Id {
     TxSpace,
     VersionSpace,
     Errors,
+    ReserveUser,
+    ReserveGroup,
+    GroupOfFolder,
+    MinixDf,
     AccessTimes,
     NoDirAtime,
     LazyTime,
@@ -35,6 +39,7 @@ pub enum Id {
     NoSuid,
     NoDev,
     NoExec,
+    NoSymFollow,
     Sync,
     DirSync,
     Defaults,
@@ -84,7 +89,7 @@ const fn mode(
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// All settings.
-pub static SETTINGS: [Setting; 36] = [
+pub static SETTINGS: [Setting; 41] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
                 adaptive, ordered and writeback; with adaptive, their log for fsyncs takes the place of the journal.",
@@ -241,6 +246,35 @@ pub static SETTINGS: [Setting; 36] = [
             "What to do when damage of the volume is found",
         )
     },
+    option(
+        Id::ReserveUser,
+        "resuid",
+        Kind::Count { unit: "UID", min: 0, max: u32::MAX as u64, zero: Zero::Invalid },
+        Preset::Rule("as the superblock says"),
+        "User, in addition to root, that may fill the space reserved for root",
+    ),
+    Setting {
+        notes: "Of a process's groups, only its first one counts.",
+        ..option(
+            Id::ReserveGroup,
+            "resgid",
+            Kind::Count { unit: "GID", min: 0, max: u32::MAX as u64, zero: Zero::Invalid },
+            Preset::Rule("as the superblock says"),
+            "Group whose members may fill the space reserved for root",
+        )
+    },
+    Setting {
+        aliases: &[("bsdgroups", Value::Flag(true)), ("sysvgroups", Value::Flag(false))],
+        notes: "Otherwise they get the group of the process, and the folder's group only in folders with the \
+                set-group-ID bit.",
+        ..flag(Id::GroupOfFolder, "grpid", Some("nogrpid"), "Give new files the group of their folder")
+    },
+    flag(
+        Id::MinixDf,
+        "minixdf",
+        Some("bsddf"),
+        "Count the blocks of fixed metadata in the size that df shows",
+    ),
     Setting {
         notes: "Reads that the kernel answers from its cache set no access time.",
         aliases: &[("atime", Value::Choice(2))],
@@ -341,6 +375,7 @@ pub static SETTINGS: [Setting; 36] = [
     flag(Id::NoSuid, "nosuid", Some("suid"), "Ignore set-user-ID and set-group-ID bits, as in mount(8)"),
     flag(Id::NoDev, "nodev", Some("dev"), "Ignore device files, as in mount(8)"),
     flag(Id::NoExec, "noexec", Some("exec"), "Forbid the execution of programs, as in mount(8)"),
+    flag(Id::NoSymFollow, "nosymfollow", Some("symfollow"), "Follow no symbolic links, as in mount(8)"),
     flag(Id::Sync, "sync", Some("async"), "Make every write durable at once, as in mount(8)"),
     flag(Id::DirSync, "dirsync", None, "Make every change of a folder durable at once, as in mount(8)"),
     Setting {

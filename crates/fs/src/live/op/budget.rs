@@ -67,8 +67,10 @@ impl LiveFs {
     /// counts.
     pub(in crate::live) fn privileges(&self, caller: &Caller) -> Privileges {
         let root = caller.uid == 0;
-        let named = caller.uid == u32::from(self.sb.def_resuid())
-            || self.sb.def_resgid() != 0 && caller.gid == u32::from(self.sb.def_resgid());
+        let owners = self.options.owners;
+        let uid = owners.reserve_uid.unwrap_or(self.sb.def_resuid().into());
+        let gid = owners.reserve_gid.unwrap_or(self.sb.def_resgid().into());
+        let named = caller.uid == uid || gid != 0 && caller.gid == gid;
         Privileges { reserve: root || named, beyond_quota: root }
     }
 }

@@ -458,6 +458,10 @@ impl InodeOps for Operation<'_> {
         self.fs.has_projects()
     }
 
+    fn gives_group_of_folder(&self) -> bool {
+        self.fs.gives_group_of_folder()
+    }
+
     fn takes_file_mode(&self, mode: DataMode) -> bool {
         self.fs.takes_file_mode(mode)
     }
