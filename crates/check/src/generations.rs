@@ -65,8 +65,9 @@ pub(crate) fn generations(
 ) -> Result<Vec<Generation>> {
     let block_size = sb.block_size();
     let device_blocks = device.size_bytes() / u64::from(block_size);
-    let shape = PoolShape { block_size, volume_blocks: sb.blocks_count(), device_blocks };
-    let root = newest_root(&**device, &shape, sb.uuid(), report)?;
+    let whole = PoolShape { block_size, volume_blocks: sb.blocks_count(), device_blocks };
+    let root = newest_root(&**device, &whole, sb.uuid(), report)?;
+    let shape = root.shape;
     let mut walk = Walk {
         device,
         shape,

@@ -19,7 +19,7 @@ use crate::volume::{VolumeOptions, open};
 /// that is too small or too large.
 pub fn to_generations(device: &Arc<dyn BlockDevice>) -> Result<()> {
     settle(device)?;
-    format_generations(device.clone())
+    format_generations(device.clone(), device.size_bytes())
 }
 
 /// Converts a volume with generations to a plain ext4 one, with the journal that it had before, if

@@ -55,7 +55,8 @@ pub struct PoolShape {
     pub block_size: u32,
     /// Blocks of the ext4 volume; the pool begins after them.
     pub volume_blocks: u64,
-    /// Blocks of the whole device.
+    /// Blocks up to the end of the pool: those of the device, or of the part of it that the volume
+    /// takes.
     pub device_blocks: u64,
 }
 

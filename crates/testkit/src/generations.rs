@@ -17,7 +17,7 @@ pub const SNAPSHOT_MARK: &str = "has-snapshot-";
 pub fn give(volume: &Image, pool_bytes: u64) -> Image {
     let larger = resized(volume, volume.size_bytes() + pool_bytes);
     let device = SimDevice::new(larger);
-    format_generations(device.clone()).expect("giving a new volume generations");
+    format_generations(device.clone(), device.size_bytes()).expect("giving a new volume generations");
     device.image()
 }
 

@@ -20,8 +20,8 @@ pub struct Mkfs {
     /// Size of the image file, such as 512M or 2T; required for a new one [default: its current
     /// size].
     ///
-    /// On a block device: the part of it that the volume takes [default: all]. A volume with
-    /// generations takes the whole device.
+    /// On a block device: the part of it that the volume takes, with the pool of generations
+    /// [default: all].
     #[arg(long, value_name = "SIZE", value_parser = values::parse_size)]
     pub size: Option<u64>,
     /// Name of the volume, at most 16 bytes [default: none].

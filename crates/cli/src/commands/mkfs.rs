@@ -93,10 +93,6 @@ fn prepare(args: &Mkfs) -> Result<Prepared> {
                 let (has, wanted) = (size_text(device_bytes), size_text(size));
                 return Err(Failure::usage(format!("{name} has {has}, which is less than --size {wanted}")));
             }
-            if size < device_bytes && args.engine == EngineKind::Generations {
-                return Err(Failure::usage("a volume with generations takes its whole device")
-                    .hint("Omit --size. The pool takes what the volume leaves: see --pool-size."));
-            }
             check_size(args, size)?;
             Ok(Prepared { new: false, zeroed: false })
         }

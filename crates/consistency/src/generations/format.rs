@@ -54,14 +54,15 @@ pub fn min_pool_bytes(volume_bytes: u64, block_size: u32) -> u64 {
     (shape.device_blocks - volume_blocks) * u64::from(block_size)
 }
 
-/// Gives the ext4 volume at the start of `device` generations; the rest of the device is the pool.
+/// Gives the ext4 volume at the start of `device` generations; the pool follows it and ends at
+/// `end_bytes`, at most the size of the device.
 ///
 /// A journal stays in its place, empty. No code writes it until the volume is a plain one again,
 /// and images of its generations include it.
 ///
 /// Errors: `Usage`, before anything is written, for a volume with generations, one that was not
 /// unmounted cleanly, and a pool too small or too large.
-pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
+pub fn format(device: Arc<dyn BlockDevice>, end_bytes: u64) -> Result<()> {
     let home = superblock_io::read(&*device)?;
     let superblock = home.superblock;
     if superblock_io::has_generations(&superblock) {
@@ -73,7 +74,7 @@ pub fn format(device: Arc<dyn BlockDevice>) -> Result<()> {
     if home.health == Health::Unsound || unclean || superblock.has_incompat(incompat::RECOVER) {
         return Err(Error::Usage("the volume was not left cleanly; run e2fsck first".into()));
     }
-    let shape = super::shape_of(&superblock, &*device);
+    let shape = super::shape_of(&superblock, end_bytes.min(device.size_bytes()));
     check_shape(&shape)?;
     let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
     volume.extend_reach(shape.device_blocks);

@@ -181,8 +181,9 @@ impl Generations {
             return Err(Error::Usage(NO_GENERATIONS.into()));
         }
         let faults = options.faults();
-        let shape = shape_of(&superblock, &*device);
-        let Roots { slot, root, has_torn } = read_roots(&*device, &shape, superblock.uuid(), faults)?;
+        let whole = shape_of(&superblock, device.size_bytes());
+        let Roots { slot, root, has_torn } = read_roots(&*device, &whole, superblock.uuid(), faults)?;
+        let shape = root.shape;
         let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
         volume.extend_reach(shape.device_blocks);
         if !options.read_only && !volume.device_is_read_only() {
@@ -264,12 +265,13 @@ impl Generations {
     }
 }
 
-fn shape_of(superblock: &Superblock, device: &dyn BlockDevice) -> PoolShape {
+/// A pool from the end of the volume to `end_bytes`.
+fn shape_of(superblock: &Superblock, end_bytes: u64) -> PoolShape {
     let block_size = superblock.block_size();
     PoolShape {
         block_size,
         volume_blocks: superblock.blocks_count(),
-        device_blocks: device.size_bytes() / u64::from(block_size),
+        device_blocks: end_bytes / u64::from(block_size),
     }
 }
 

@@ -99,8 +99,9 @@ impl Salvage {
         if !superblock_io::has_generations(&home) {
             return Err(Error::Usage(super::NO_GENERATIONS.into()));
         }
-        let shape = shape_of(&home, &*device);
-        let roots = read_roots(&*device, &shape, home.uuid(), Faults::default());
+        let whole = shape_of(&home, device.size_bytes());
+        let roots = read_roots(&*device, &whole, home.uuid(), Faults::default());
+        let shape = roots.as_ref().map_or(whole, |roots| roots.root.shape);
         let mut volume = Volume::new(device, shape.block_size as usize, shape.volume_blocks)?;
         volume.extend_reach(shape.device_blocks.max(shape.volume_blocks));
         let reader = MapReader { volume: Arc::new(volume), shape };

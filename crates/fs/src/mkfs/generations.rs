@@ -38,9 +38,9 @@ fn volume_options(device_bytes: u64, options: &MkfsOptions, pool_bytes: Option<u
     Ok(MkfsOptions { journal: JournalSize::None, size_bytes: Some(size_bytes), ..options.clone() })
 }
 
-/// Creates a volume with generations on the whole `device`; the old contents are lost. The pool
-/// gets `pool_bytes` (default: [`default_pool_bytes_for`]), and the remainder after the volume's
-/// last group.
+/// Creates a volume with generations on `device`, or on its first `options.size_bytes`; the old
+/// contents are lost. The pool gets `pool_bytes` (default: [`default_pool_bytes_for`]), and the
+/// remainder after the volume's last group.
 ///
 /// Errors: as [`mkfs`], and `Usage` for a journal size, and for a pool that is too small for the
 /// volume or leaves no space for it. A crash leaves no volume or a plain ext4 one, until the last
@@ -55,11 +55,14 @@ pub fn mkfs_generations(
             "a volume with generations has no journal, so its size cannot be set".into(),
         ));
     }
-    let device_bytes = device.size_bytes();
-    check_generations(device_bytes, options, pool_bytes)?;
-    let report = mkfs(&**device, &volume_options(device_bytes, options, pool_bytes)?)?;
-    format_generations(device.clone())?;
-    let pool_bytes = device_bytes - report.blocks * u64::from(report.block_size);
+    let end_bytes = options.size_bytes.unwrap_or(device.size_bytes());
+    if end_bytes > device.size_bytes() {
+        return Err(Error::Usage("the volume would be larger than its device".into()));
+    }
+    check_generations(end_bytes, options, pool_bytes)?;
+    let report = mkfs(&**device, &volume_options(end_bytes, options, pool_bytes)?)?;
+    format_generations(device.clone(), end_bytes)?;
+    let pool_bytes = end_bytes - report.blocks * u64::from(report.block_size);
     Ok(MkfsReport { pool_bytes, ..report })
 }
 

@@ -99,7 +99,8 @@ impl Root {
         bytes
     }
 
-    /// Reads a slot. `Corrupt` for one that is not whole: never written, torn, or damaged. `check`
+    /// Reads a slot. `shape`: that of a pool up to the end of the device; the root's pool may end
+    /// before it. `Corrupt` for one that is not whole: never written, torn, or damaged. `check`
     /// is only off in a canary that shows why the checks are needed.
     pub fn decode(bytes: &[u8], shape: &PoolShape, check: bool) -> Result<Root> {
         let corrupt = |what| Err(Error::corrupt(Site::Root, what));
@@ -123,9 +124,12 @@ impl Root {
             volume_blocks: get_u64(&payload, 40),
             device_blocks: get_u64(&payload, 48),
         };
-        if found != *shape {
+        let is_within =
+            found.device_blocks > found.volume_blocks && found.device_blocks <= shape.device_blocks;
+        if !is_within || (PoolShape { device_blocks: shape.device_blocks, ..found }) != *shape {
             return corrupt("is that of a volume or device of another size");
         }
+        let shape = &found;
         let map = get_pointer(&payload, 64);
         let snapshots = get_pointer(&payload, 80).map(|first| (first, get_u32(&payload, 92)));
         let log = (get_u64(&payload, LOG_AT) != 0)
@@ -191,8 +195,16 @@ mod tests {
     #[test]
     fn roots_survive_the_way_to_bytes_and_back() {
         assert_eq!(Root::decode(&root(5).encode(), &SHAPE, true).unwrap(), root(5));
-        let other = PoolShape { device_blocks: 40_001, ..SHAPE };
-        assert!(Root::decode(&root(5).encode(), &other, true).is_err());
+        // The volume may take a part of the device.
+        let larger = PoolShape { device_blocks: 40_001, ..SHAPE };
+        assert_eq!(Root::decode(&root(5).encode(), &larger, true).unwrap(), root(5));
+        for other in [
+            PoolShape { device_blocks: 39_999, ..SHAPE },
+            PoolShape { volume_blocks: 16_383, ..SHAPE },
+            PoolShape { block_size: 2048, ..SHAPE },
+        ] {
+            assert!(Root::decode(&root(5).encode(), &other, true).is_err(), "{other:?}");
+        }
     }
 
     #[test]
