@@ -151,6 +151,17 @@ wait_until() {
     fail "timeout while waiting for $what"
 }
 
+# Installs the helpers of mount(8), umount(8), mkfs(8) and fsck(8), for this test's mount namespace
+# only.
+with_helpers() {
+    local name copy=$WORK/sbin
+    mkdir "$copy"
+    mount -t tmpfs none "$copy"
+    cp -a /sbin/. "$copy/"
+    for name in {mount,umount,fsck}.{,fuse.,fuseblk.}xact mkfs.xact; do ln -sf "$XACT" "$copy/$name"; done
+    mount --bind "$copy" /sbin
+}
+
 # One line for each file: name, kind, mode, owner, links, size, times, link target, attributes,
 # ACL, and a checksum of the contents. Equal output means equal trees.
 describe_tree() { # DIR

@@ -3,16 +3,6 @@
 
 TYPES=(fuseblk nofuseblk)
 
-# Installs the helpers of mount(8) and umount(8), for this test's mount namespace only.
-with_helpers() {
-    local name copy=$WORK/sbin
-    mkdir "$copy"
-    mount -t tmpfs none "$copy"
-    cp -a /sbin/. "$copy/"
-    for name in {mount,umount}.{fuse,fuseblk}.xact; do ln -sf "$XACT" "$copy/$name"; done
-    mount --bind "$copy" /sbin
-}
-
 # umount(2) itself, without any helper.
 bare_umount() { # MNT
     python3 -c '

@@ -44,7 +44,7 @@ pub struct Cli {
 }
 
 /// The options for messages, which every command has.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Verbosity {
     /// Print more messages; repeat for more. XACT_LOG=FILTER overrides this.
     ///
@@ -243,7 +243,7 @@ pub struct Completions {
 /// Write the man pages to a folder
 #[derive(Debug, Args)]
 pub struct Man {
-    /// The folder, such as /usr/local/share/man/man1.
+    /// The folder, such as /usr/local/share/man/man1. Pages of section 8 go to man8 beside man1.
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub folder: PathBuf,
 }

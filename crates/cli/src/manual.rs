@@ -3,11 +3,11 @@
 
 use std::fmt::Write;
 
-use clap::{Arg, Command};
+use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man;
 use xact::settings::Setting;
 
-use crate::settings_args;
+use crate::{helpers, settings_args};
 
 /// A command line and its meaning, by the name of the page.
 const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
@@ -153,6 +153,14 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     ("xact-snapshot-image", &[("xact snapshot image mnt monday", "Print the path of a snapshot's image")]),
     ("xact-convert", &[("xact convert disk.img --to generations", "Convert an ext4 volume in place")]),
     ("xact-completions", &[("xact completions bash", "Print the script for bash")]),
+    ("mkfs.xact", &[("mkfs -t xact -L data /dev/sdb1", "Make a volume on a device")]),
+    (
+        "fsck.xact",
+        &[
+            ("fsck -t xact -p /dev/sdb1", "Do what the start of the system does"),
+            ("fsck.xact -n disk.img", "Check an image file, and change nothing"),
+        ],
+    ),
     ("xact-man", &[("xact man /usr/local/share/man/man1", "Write the man pages")]),
 ];
 
@@ -160,8 +168,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
 const SEE_ALSO: &[(&str, &[&str])] = &[
     ("xact", &["libxact(3)", "ext4(5)", "mount(8)"]),
     ("xact-mkfs", &["mke2fs(8)"]),
-    ("xact-mount", &["mount(8)", "fuse(4)", "fstrim(8)"]),
+    ("xact-mount", &["mount(8)", "fstab(5)", "systemd.mount(5)", "fuse(4)", "fstrim(8)"]),
     ("xact-umount", &["umount(8)"]),
+    ("mkfs.xact", &["xact-mkfs(1)", "mkfs(8)", "mke2fs(8)"]),
+    ("fsck.xact", &["xact-check(1)", "xact-recover(1)", "fsck(8)", "e2fsck(8)"]),
     ("xact-sync", &["sync(1)", "fsync(2)"]),
     ("xact-run", &["libxact(3)"]),
     ("xact-mode", &["ext4(5)", "tune2fs(8)"]),
@@ -183,6 +193,18 @@ pub fn pages(command: Command) -> Vec<(String, String)> {
     let mut found = Vec::new();
     collect(&command, None, &mut found);
     found
+}
+
+/// The pages of the helpers of mkfs(8), fsck(8), mount(8) and umount(8), in section 8.
+pub fn helper_pages() -> Vec<(String, String)> {
+    let own = [helpers::MkfsOfSize::definition(), helpers::Fsck::command()];
+    let own = own.into_iter().map(|mut command| {
+        command.build();
+        (format!("{}.8", command.get_name()), page(&command, None))
+    });
+    let others = [("mount.xact", "xact-mount"), ("umount.xact", "xact-umount")];
+    let others = others.map(|(name, page)| (format!("{name}.8"), format!(".so man1/{page}.1\n")));
+    own.chain(others).collect()
 }
 
 fn collect(command: &Command, parent: Option<&Command>, found: &mut Vec<(String, String)>) {
@@ -211,7 +233,8 @@ fn page(command: &Command, parent: Option<&Command>) -> String {
         settings = section_of("MODES", settings_args::modes(), |setting| setting.name.into());
     }
     let synopsis = synopsis(&command);
-    let man = Man::new(command.clone()).manual("xact manual");
+    let section = if name.contains('.') { "8" } else { "1" };
+    let man = Man::new(command.clone()).manual("xact manual").section(section);
     let mut bytes = Vec::new();
     man.render_title(&mut bytes)
         .and_then(|()| man.render_name_section(&mut bytes))
@@ -354,24 +377,25 @@ fn see_also(name: &str, command: &Command, parent: Option<&Command>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::{CommandFactory, Parser};
+    use clap::Parser;
 
     use super::*;
     use crate::args::Cli;
 
     #[test]
     fn each_page_has_examples_that_are_valid_command_lines() {
-        let pages = pages(Cli::command());
-        for (file, text) in &pages {
-            let name = file.strip_suffix(".1").unwrap();
+        let pages: Vec<_> = pages(Cli::command()).into_iter().chain(helper_pages()).collect();
+        for (file, text) in pages.iter().filter(|(_, text)| !text.starts_with(".so ")) {
+            let (name, section) = file.rsplit_once('.').unwrap();
+            assert!(text.contains(&format!(".TH {} {section}", name)), "{text}");
             assert!(!lookup(EXAMPLES, name).is_empty(), "{name} has no example");
             assert!(text.contains(".SH SYNOPSIS\n") && text.contains(".SH \"SEE ALSO\"\n.BR "), "{name}");
         }
-        let names: Vec<&str> = pages.iter().map(|(file, _)| file.trim_end_matches(".1")).collect();
+        let names: Vec<&str> = pages.iter().map(|(file, _)| file.rsplit_once('.').unwrap().0).collect();
         assert!(names.contains(&"xact-snapshot-create"), "{names:?}");
         for (name, examples) in EXAMPLES {
             assert!(names.contains(name), "there is no page {name}");
-            for (line, _) in *examples {
+            for (line, _) in examples.iter().filter(|(line, _)| line.starts_with("xact ")) {
                 let parsed = Cli::try_parse_from(line.split(' '));
                 assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
             }

@@ -29,6 +29,18 @@ const ELSEWHERE: &[(&[&str], &str)] = &[
     (&["exec", "sh", "shell"], "to run a command in a transaction: xact run COMMAND"),
 ];
 
+/// Prints what the parser of another program than `xact` reports: help on standard output, or an
+/// error. Returns the exit code: 0, or 1 for an error.
+pub fn print_for(name: &str, error: &clap::Error) -> u8 {
+    if !error.use_stderr() {
+        // If this cannot be printed, nothing can.
+        let _ = error.print();
+        return 0;
+    }
+    anstream::eprint!("{name}: {}", error.render().ansi());
+    1
+}
+
 /// Prints the message on standard error.
 pub fn print(error: &clap::Error) {
     // The rendered text begins with `error:`, in colour.

@@ -1,5 +1,7 @@
 //! `xact check`: a full, read-only check of a volume.
 
+use std::path::Path;
+
 use serde::Serialize;
 use xact::check::{Problem, Report};
 use xact::device::OpenMode;
@@ -44,16 +46,8 @@ pub fn check(args: &Check) -> Result<()> {
     let device = image::open(&args.image, OpenMode::ReadOnly)?;
     let device_bytes = device.size_bytes();
     let has_generations = volume_on(&*device).is_ok_and(|found| found.has_generations);
-    let mut steps = Steps::new();
-    let report = match xact::check::check(device, &mut |step, share| steps.at(step, share)) {
-        // The volume is too damaged to continue; this is a finding too.
-        Err(Error::Corrupt(found)) => {
-            let problem = Problem { site: found.site, what: found.what.into() };
-            Report { problems: vec![problem], problem_count: 1, ..Report::default() }
-        }
-        result => result.map_err(|e| Failure::volume(&args.image, e))?,
-    };
-    drop(steps);
+    drop(device);
+    let report = report_of(&args.image, &mut |_, _| {})?;
     if args.json {
         print_json(&Checked::of(args, &report))?;
     } else {
@@ -62,7 +56,30 @@ pub fn check(args: &Check) -> Result<()> {
     if report.is_sound() {
         return Ok(());
     }
-    let (name, count) = (args.image.display(), report.problem_count);
+    Err(damaged(&args.image, report.problem_count, has_generations))
+}
+
+/// Checks the volume. `progress` is called with each step and the share of it that is done.
+pub fn report_of(image: &Path, progress: &mut dyn FnMut(&str, f64)) -> Result<Report> {
+    let device = image::open(image, OpenMode::ReadOnly)?;
+    let mut steps = Steps::new();
+    let checked = xact::check::check(device, &mut |step, share| {
+        steps.at(step, share);
+        progress(step, share);
+    });
+    match checked {
+        // The volume is too damaged to continue; this is a finding too.
+        Err(Error::Corrupt(found)) => {
+            let problem = Problem { site: found.site, what: found.what.into() };
+            Ok(Report { problems: vec![problem], problem_count: 1, ..Report::default() })
+        }
+        result => result.map_err(|e| Failure::volume(image, e)),
+    }
+}
+
+/// The failure for a damaged volume.
+pub fn damaged(image: &Path, count: u64, has_generations: bool) -> Failure {
+    let name = image.display();
     let message = format!("{name}: {count} problem{} found", if count == 1 { "" } else { "s" });
     let hint = match has_generations {
         false => "Repair it with 'e2fsck -f IMG'.",
@@ -71,10 +88,11 @@ pub fn check(args: &Check) -> Result<()> {
              left with 'xact snapshot export --best-effort IMG OUT'."
         }
     };
-    Err(Failure::new(Exit::Damaged, message).hint(hint))
+    Failure::new(Exit::Damaged, message).hint(hint)
 }
 
-fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
+/// A line for each problem and remark.
+pub fn problems(report: &Report) -> String {
     let mut text = String::new();
     for problem in &report.problems {
         text += &format!("{}\n", printable(&problem.to_string()));
@@ -86,6 +104,11 @@ fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
     for remark in &report.remarks {
         text += &format!("note: {}\n", printable(&remark.to_string()));
     }
+    text
+}
+
+fn sentences(args: &Check, report: &Report, device_bytes: u64) -> String {
+    let mut text = problems(report);
     let totals = report.totals;
     text += &format!(
         "{}: {}, {} files, {} directories, {} symbolic links, {} others\n",

@@ -20,7 +20,7 @@ mod stat;
 mod sync;
 mod umount;
 
-pub use check::check;
+pub use check::{check, damaged, problems, report_of};
 pub use convert::convert;
 pub use info::info;
 pub use journal::journal;
