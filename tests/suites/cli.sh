@@ -150,11 +150,19 @@ while True:
     mounted disk.img mnt
     "$XACT" run --at mnt --leave-open -- touch mnt/new 2>said
     unmounted mnt 2>said
-    until grep -q MESSAGE journal; do sleep 0.1; done
+    wait_until "the last entry" grep -q "unmounted $WORK/disk.img" journal
     kill $listener
-    has journal "^XACT_MOUNT$|^XACT_MOUNT=$WORK/mnt"
-    has journal 'SYSLOG_IDENTIFIER'
-    has journal 'XACT_TRANSACTION'
+    # The number of bytes of a value precedes it.
+    tr -d '\000-\011\013-\037\177-\377' <journal | tr -s '\n' >entries
+    local uuid
+    uuid=$("$XACT" info --json disk.img | jq -r .uuid)
+    value() { grep -A1 -E "^$1\$" entries | grep -vE "^($1|--)\$" | sort -u; }
+    has <(value MOUNT) "$WORK/mnt"
+    has <(value IMAGE) "$WORK/disk.img"
+    has <(value VOLUME_UUID) "$uuid"
+    has <(value SYSLOG_IDENTIFIER) xact
+    has journal '^TRANSACTION$'
+    has journal "mounted $WORK/disk.img"
     has journal 'transaction 1 \(touch mnt/new\) was open'
 }
 
@@ -164,7 +172,7 @@ test_man_pages() {
     [[ -s pages/xact-umount.1 && -s pages/xact-snapshot-create.1 ]]
     needs groff
     local page
-    for page in pages/*.1; do
+    for page in pages/*.1 pages/{mkfs,fsck}.xact.8; do
         equal "warnings of $page" '' "$(groff -man -Tutf8 -ww -z "$page" 2>&1)"
         has "$page" '^.SH EXAMPLES'
         has "$page" '^.SH "SEE ALSO"'
@@ -234,9 +242,12 @@ test_install_and_uninstall() {
     has <(MANPATH=$WORK/usr/share/man man xact-snapshot-create) 'Make a snapshot'
     [[ -s $WORK/usr/share/bash-completion/completions/xact ]]
     local helper
-    for helper in {mount,umount}.{fuse,fuseblk}.xact; do
+    for helper in {mount,umount}.{,fuse.,fuseblk.}xact; do
         exits 1 'mount.8. and umount.8. call it' -- "$WORK/usr/sbin/$helper"
     done
+    "$WORK/usr/sbin/mkfs.xact" --help | grep -q '^Make an ext4 volume'
+    "$WORK/usr/sbin/fsck.xact" --help | grep -q '^Check a volume'
+    has <(MANPATH=$WORK/usr/share/man man mount.xact) 'xact-mount'
     make -s -C "$ROOT" uninstall PREFIX="$WORK/usr" >/dev/null
     equal "files left" '' "$(find "$WORK/usr" ! -type d)"
 }

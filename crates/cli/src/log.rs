@@ -229,11 +229,11 @@ pub fn prepare(target: &Target, mount: &Path, image: &Path) -> Result<Prepared> 
         Target::Journal => {
             let journal = tracing_journald::layer()
                 .map_err(|e| Failure::system(format_args!("write the journal at {JOURNAL_SOCKET}"), e))?;
-            let fields = [("XACT_MOUNT", name), ("XACT_IMAGE", image.display().to_string())];
+            let fields = [("MOUNT", name), ("IMAGE", image.display().to_string())];
             Sink::Journal(
                 journal
                     .with_syslog_identifier("xact".into())
-                    .with_field_prefix(Some("XACT".into()))
+                    .with_field_prefix(None)
                     .with_custom_fields(fields),
             )
         }
@@ -251,8 +251,13 @@ pub struct Log(Option<JoinHandle<()>>);
 
 impl Prepared {
     /// Sends events to the target from now on, and the lines that are written to standard error.
-    pub fn start(self) -> io::Result<Log> {
-        let log = match &self.0 {
+    /// `uuid`: that of the volume, for entries in the journal.
+    pub fn start(self, uuid: &str) -> io::Result<Log> {
+        let sink = match self.0 {
+            Sink::Journal(journal) => Sink::Journal(journal.with_custom_fields([("VOLUME_UUID", uuid)])),
+            sink => sink,
+        };
+        let log = match &sink {
             Sink::Lines { out: Out::Stderr, .. } | Sink::Command => Log(None),
             Sink::Nowhere => {
                 dup2_stderr(File::options().write(true).open("/dev/null")?)?;
@@ -260,7 +265,7 @@ impl Prepared {
             }
             Sink::Lines { .. } | Sink::Syslog { .. } | Sink::Journal(_) => log_stderr()?,
         };
-        *SINK.write().unwrap_or_else(PoisonError::into_inner) = self.0;
+        *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;
         Ok(log)
     }
 }

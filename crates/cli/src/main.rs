@@ -13,6 +13,7 @@ mod image;
 mod log;
 mod manual;
 mod mounts;
+mod notify;
 mod outcome;
 mod output;
 mod progress;

@@ -356,6 +356,11 @@ impl Volume {
         self.base.trim(range, min_bytes)
     }
 
+    /// The UUID of the volume, in the order of its bytes on the volume.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.superblock().uuid()
+    }
+
     /// The volume's label.
     pub fn label(&self) -> Result<Vec<u8>> {
         self.base.label()

@@ -10,9 +10,11 @@ use crate::settings_args::{self, LongOptions};
 /// Mount a volume
 ///
 /// Recovers the volume if needed, starts a daemon that serves it, and returns when the volume is
-/// usable. The daemon runs until 'xact umount MNT', umount(8), or SIGTERM. Fails if the image is
-/// already mounted. But if root has mounted a block device, root can also mount it at another
-/// place: both mounts show the same volume.
+/// usable. The daemon runs until 'xact umount MNT', umount(8), or SIGTERM. A line of fstab(5) names
+/// the type xact, and writes the long options as cache_size=SIZE, log=FILE and so on.
+///
+/// Fails if the image is already mounted. But if root has mounted a block device, root can also
+/// mount it at another place: both mounts show the same volume.
 #[derive(Debug, Args)]
 pub struct Mount {
     /// The image file or block device.
@@ -38,8 +40,8 @@ pub struct Mount {
     ///
     /// By default, the log goes to the systemd journal, or to syslog on a system without one. With
     /// --foreground, it goes to standard error, or to the journal if standard error is connected to
-    /// the journal. Entries in the journal have the fields XACT_MOUNT, XACT_IMAGE and
-    /// XACT_TRANSACTION.
+    /// the journal. Entries in the journal have the fields MOUNT, IMAGE, VOLUME_UUID and
+    /// TRANSACTION.
     #[arg(long, value_name = "WHERE", value_hint = ValueHint::FilePath)]
     pub log: Option<PathBuf>,
 }

@@ -17,12 +17,16 @@ use crate::args::Mount;
 use crate::daemon::{self, Side};
 use crate::exit::{Exit, Failure, Result};
 use crate::log::{self, Log, Prepared, Target};
+use crate::notify::Notifier;
 use crate::outcome::{Loss, Reporter};
+use crate::values::uuid_text;
 use crate::{control, image, mounts, output, volume_paths};
 
 const NAME: &str = "xact mount";
 /// The least default of --user-memory, for small caches.
 const USER_MEMORY_MIN: u64 = 24 << 20;
+/// Below all other processes, and above those that must never be killed (-1000).
+const OOM_SCORE_ADJ: &str = "-900";
 
 /// The checked arguments, with absolute paths.
 struct Plan {
@@ -36,11 +40,13 @@ struct Plan {
     /// Paths of these snapshots; empty: the volume.
     snapshot_paths: Vec<Vec<u8>>,
     log: Target,
+    foreground: bool,
 }
 
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
-    let hides = std::fs::read_dir(&plan.mount_point).is_ok_and(|mut names| names.next().is_some());
+    let hides = !mounts::is_automount(&plan.mount_point)
+        && std::fs::read_dir(&plan.mount_point).is_ok_and(|mut names| names.next().is_some());
     if share_mount(&plan, args)? {
         return Ok(());
     }
@@ -53,15 +59,7 @@ pub fn mount(args: &Mount) -> Result<()> {
         return serve(&plan, log, || ());
     }
     match daemon::fork()? {
-        Side::Command(outcome) => {
-            if outcome.is_ok() && plan.log == Target::Nowhere {
-                output::note(
-                    NAME,
-                    "this system has no syslog: the daemon's log is discarded; to keep it, use --log FILE",
-                );
-            }
-            outcome
-        }
+        Side::Command(outcome) => outcome,
         Side::Daemon(caller) => {
             let mut caller = Some(caller);
             let log = log::prepare(&plan.log, &plan.mount_point, &plan.image);
@@ -142,6 +140,7 @@ impl Plan {
             mount_point,
             mount,
             log: Target::choose(args.log.as_deref(), args.foreground)?,
+            foreground: args.foreground,
         })
     }
 }
@@ -160,7 +159,9 @@ fn mount_point(path: &Path) -> Result<PathBuf> {
     let point = crate::mounts::absolute(path)?;
     // Some kernels answer stat(2) from their cache after the daemon's death, but not statfs(2).
     let about = std::fs::metadata(&point).and_then(|about| {
-        rustix::fs::statfs(&point)?;
+        if !mounts::is_automount(&point) {
+            rustix::fs::statfs(&point)?;
+        }
         Ok(about)
     });
     match about {
@@ -195,17 +196,35 @@ fn snapshot_paths(given: &[PathBuf], mount_point: &Path) -> Result<Vec<Vec<u8>>>
     xact::selection::outermost(&paths).map_err(Failure::unnamed)
 }
 
+/// Makes the kernel kill other processes first when memory is short: with the daemon, every file on
+/// the mount becomes unusable. A value that is not the default was set on purpose. Needs root.
+fn avoid_out_of_memory_killer() {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(FILE).is_ok_and(|value| value.trim() == "0")
+        && let Err(e) = std::fs::write(FILE, OOM_SCORE_ADJ)
+    {
+        tracing::debug!("cannot write {FILE}: {e}");
+    }
+}
+
 /// Opens the volume, mounts it, calls `ready`, serves until it is unmounted, and closes the volume.
 fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     let wrong = |e| Failure::volume(&plan.image, e);
     limit_arenas();
+    avoid_out_of_memory_killer();
+    let notifier = Notifier::from_environment();
     // Before any thread starts, so that each inherits the mask.
     Session::block_signals();
     let device = open_device(plan)?;
     let volume = xact::Volume::open(device.clone(), &plan.volume).map_err(wrong)?;
     // A sandbox may forbid sockets: then a command that unmounts cannot ask how it went.
     let reporter = Reporter::new().ok();
-    let served = session(plan, &volume, &device, log, reporter.as_ref().map(Reporter::name), ready);
+    let served = session(plan, &volume, &device, log, reporter.as_ref().map(Reporter::name), || {
+        notifier
+            .ready(&format!("{} on {}", plan.image.display(), plan.mount_point.display()), plan.foreground);
+        ready();
+    });
+    notifier.stopping();
     // For other processes that want the image.
     let _ = rustix::thread::set_name(image::CLOSING);
     // Also if mounting failed: the volume was opened, and must be left clean.
@@ -223,6 +242,9 @@ fn serve(plan: &Plan, log: Prepared, ready: impl FnOnce()) -> Result<()> {
     };
     if let Some(reporter) = reporter {
         reporter.report(lost, volume.is_host_full());
+    }
+    if served.is_ok() {
+        tracing::info!("unmounted {}", plan.image.display());
     }
     let served = served.map(|(log, mut ended)| {
         ended.unguard();
@@ -270,7 +292,10 @@ fn session(
         .map_err(|e| not_mounted(plan, e))?;
     outcome_socket.into_iter().for_each(|name| session.set_outcome_socket(name));
     session.unmount_on_signals().map_err(|e| not_mounted(plan, e))?;
-    let log = log.start().map_err(|e| Failure::system("start the log", e))?;
+    let uuid = uuid_text(&volume.uuid());
+    let log = log.start(&uuid).map_err(|e| Failure::system("start the log", e))?;
+    let how = if plan.volume.read_only { " read-only" } else { "" };
+    tracing::info!("mounted {} (UUID {uuid}){how}", plan.image.display());
     session.log_sync();
     let schedule = plan.snapshots.map(|(every, rules)| {
         let failed = |error: &Error| tracing::warn!("no scheduled snapshot: {error}");
