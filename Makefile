@@ -52,7 +52,7 @@ bench-papers: build ## the figures of the five papers, in target/bench-papers/re
 	@scripts/deps bench
 	$(CARGO) run --release -p xact-bench -- --papers --out target/bench-papers $(BENCH)
 
-install: build ## binary, C library, man pages, completions and headers, under PREFIX (/usr/local)
+install: build ## binary, C library, man pages, completions, headers, helpers and units, under PREFIX (/usr/local)
 	@scripts/install '$(DESTDIR)$(PREFIX)'
 
 uninstall: ## take away what 'make install' put there

@@ -158,8 +158,9 @@ END
     timeout --signal=KILL 90 bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$group" \
         unshare --pid --fork --kill-child --mount --uts --ipc --cgroup --propagation private \
         bash "$folder/inside" "$folder" "$ROOT" </dev/null >"$folder/console" 2>&1 || true
+    find "$group" -depth -type d -exec rmdir {} + || true
     cat "$folder/up/output"
-    [[ $(tail -n 1 "$folder/up/output") == "status 0" ]] || fail "the commands failed: $(tail -n 5 "$folder/console")"
+    [[ $(tail -n 1 "$folder/up/output") == "status 0" ]] || fail "the commands failed: $(tail -n 20 "$folder/up/output")"
 }
 
 # systemd itself: volumes at the boot, on access, as a service, and as a service of a user, over a
@@ -220,7 +221,7 @@ mkdir -p /run/user/1; chown nobody /run/user/1
 systemd-run --quiet --unit=login --uid="$(id -u nobody)" -p Delegate=yes -p Type=notify --setenv=HOME=/home/user \
     --setenv=XDG_RUNTIME_DIR=/run/user/1 /lib/systemd/systemd --user --unit=default.target
 until findmnt /home/user/volume >/dev/null; do sleep 0.1; done
-setpriv --reuid nobody --clear-groups touch /home/user/volume/mine
+setpriv --reuid nobody --regid nogroup --clear-groups touch /home/user/volume/mine
 echo "user: $(findmnt -n -o FSTYPE /home/user/volume)"
 for folder in boot access service; do touch /mnt/$folder/late; done
 END

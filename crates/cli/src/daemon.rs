@@ -30,8 +30,10 @@ pub enum Side {
     Daemon(Caller),
 }
 
-/// Forks. The daemon has its own session, the current folder `/`, standard input and output at
-/// `/dev/null`, and no other inherited descriptor except standard error.
+/// Forks. The daemon has the current folder `/`, standard input and output at `/dev/null`, and no
+/// other inherited descriptor except standard error. It gets a session of its own when it is ready:
+/// the kernel lets only the process group of systemd pass a mount point of autofs before it
+/// is mounted on.
 ///
 /// Must be called while the process has one thread.
 pub fn fork() -> Result<Side> {
@@ -57,8 +59,11 @@ pub fn fork() -> Result<Side> {
 }
 
 impl Caller {
-    /// Reports that the daemon is ready: the command succeeds.
+    /// Leaves the session of the command, and reports that the daemon is ready: the command
+    /// succeeds.
     pub fn ready(self) {
+        // Fails only for the leader of a process group, which a new process is not.
+        let _ = setsid();
         self.send(&Report::Ready);
     }
 
@@ -103,7 +108,6 @@ fn listen(mut pipe: impl Read, child: Option<Pid>) -> Result<()> {
 }
 
 fn leave_terminal() -> io::Result<()> {
-    setsid()?;
     std::env::set_current_dir("/")?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;

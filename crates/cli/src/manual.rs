@@ -157,7 +157,7 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "fsck.xact",
         &[
-            ("fsck -t xact -p /dev/sdb1", "Do what the start of the system does"),
+            ("fsck.xact -p /dev/sdb1", "Do what the start of the system does"),
             ("fsck.xact -n disk.img", "Check an image file, and change nothing"),
         ],
     ),

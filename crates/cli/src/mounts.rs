@@ -48,14 +48,6 @@ pub fn mounted_at(path: &Path) -> Result<Mount> {
     })
 }
 
-/// Whether the path is a mount point of autofs, such as one of systemd. Opening it, and statfs(2),
-/// would wait for the very mount that is about to be made.
-pub fn is_automount(point: &Path) -> bool {
-    all().is_ok_and(|mounts| {
-        mounts.iter().rfind(|mount| mount.point == point).is_some_and(|mount| mount.fs_type == "autofs")
-    })
-}
-
 /// The image files and devices that the daemon of a mount may have locked: the source and, if that
 /// is a loop device, the file behind it.
 pub fn images(mount: &Mount) -> Vec<PathBuf> {

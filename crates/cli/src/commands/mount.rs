@@ -45,8 +45,7 @@ struct Plan {
 
 pub fn mount(args: &Mount) -> Result<()> {
     let plan = Plan::new(args)?;
-    let hides = !mounts::is_automount(&plan.mount_point)
-        && std::fs::read_dir(&plan.mount_point).is_ok_and(|mut names| names.next().is_some());
+    let hides = std::fs::read_dir(&plan.mount_point).is_ok_and(|mut names| names.next().is_some());
     if share_mount(&plan, args)? {
         return Ok(());
     }
@@ -159,9 +158,7 @@ fn mount_point(path: &Path) -> Result<PathBuf> {
     let point = crate::mounts::absolute(path)?;
     // Some kernels answer stat(2) from their cache after the daemon's death, but not statfs(2).
     let about = std::fs::metadata(&point).and_then(|about| {
-        if !mounts::is_automount(&point) {
-            rustix::fs::statfs(&point)?;
-        }
+        rustix::fs::statfs(&point)?;
         Ok(about)
     });
     match about {

@@ -9,7 +9,7 @@
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
@@ -44,18 +44,18 @@ Exit codes, of which several can be added:
 
 /// Check a volume, and repair it, for fsck(8)
 ///
-/// Replays the log that a crash left, and checks the volume as 'xact check' does. If that finds
-/// damage, e2fsck repairs it, and the volume is checked again. e2fsck cannot repair a volume with
-/// generations: then the damage is left, and the message says what can be saved. The volume must
-/// not be mounted.
+/// Replays the log that a crash left. Reads no further if the volume is clean then and has no
+/// errors noted. Otherwise, and with -f or -n, checks the volume as 'xact check' does. If that
+/// finds damage, e2fsck repairs it, and the volume is checked again. e2fsck cannot repair a volume
+/// with generations: then the damage is left, and the message says what can be saved. The volume
+/// must not be mounted.
 #[derive(Debug, Parser)]
 #[command(name = NAME, version, disable_version_flag = true, max_term_width = 100, after_long_help = HELP)]
 pub struct Fsck {
     /// The image file or block device.
     #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Repair without questions what is safe to repair, for the start of the system. A volume that
-    /// was unmounted cleanly and has no errors noted is not read further.
+    /// Repair without questions what is safe to repair, for the start of the system.
     #[arg(short = 'a', visible_short_alias = 'p', conflicts_with_all = ["yes", "no"])]
     preen: bool,
     /// Repair everything; answer yes to all questions of e2fsck.
@@ -67,7 +67,7 @@ pub struct Fsck {
     /// Repair interactively: e2fsck asks. This is the default.
     #[arg(short = 'r', conflicts_with_all = ["preen", "yes", "no"])]
     interactive: bool,
-    /// Check the volume even if it was unmounted cleanly.
+    /// Check the volume even if it is clean.
     #[arg(short = 'f')]
     force: bool,
     /// Write the progress to this descriptor, in lines as e2fsck writes them; 0: show a bar.
@@ -104,6 +104,19 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(bits)
 }
 
+/// The line that e2fsck prints about a clean volume.
+fn clean(image: &Path, info: &VolumeInfo) -> String {
+    let block = u64::from(info.block_size_bytes).max(1);
+    format!(
+        "{}: clean, {}/{} files, {}/{} blocks\n",
+        image.display(),
+        info.inodes.saturating_sub(info.free_inodes),
+        info.inodes,
+        info.size_bytes.saturating_sub(info.free_bytes) / block,
+        info.size_bytes / block
+    )
+}
+
 impl Fsck {
     /// The exit bits.
     fn check_and_repair(&self) -> Result<u8> {
@@ -118,25 +131,21 @@ impl Fsck {
         // Fails if the volume is in use.
         drop(image::open(&self.image, if self.no { OpenMode::ReadOnly } else { OpenMode::ReadWrite })?);
         // Damaged past reading: the check says more.
-        let info = VolumeInfo::read(&self.image).ok();
+        let mut info = VolumeInfo::read(&self.image).ok();
         if let Some(Access::Unsupported(why)) = info.as_ref().map(|info| &info.access) {
             return Err(Failure::new(Exit::Unsupported, format!("{name}: {why}")));
+        }
+        // Without a log nothing can be replayed, and only a check shows that the volume is sound.
+        let has_log = |info: &VolumeInfo| info.journal || info.generations;
+        if !self.no && info.as_ref().is_some_and(|info| !info.clean && has_log(info)) {
+            self.recover()?;
+            info = VolumeInfo::read(&self.image).ok();
         }
         if let Some(info) = info.as_ref().filter(|info| info.clean && !self.force)
             && !self.no
         {
-            let (files, blocks) = (info.inodes - info.free_inodes, info.size_bytes - info.free_bytes);
-            let block = u64::from(info.block_size_bytes).max(1);
-            output::print(&format!(
-                "{name}: clean, {files}/{} files, {}/{} blocks\n",
-                info.inodes,
-                blocks / block,
-                info.size_bytes / block
-            ))?;
+            output::print(&clean(&self.image, info))?;
             return Ok(0);
-        }
-        if !self.no && info.as_ref().is_some_and(|info| !info.clean) {
-            self.recover()?;
         }
         let report = self.check()?;
         let notes_errors = info.as_ref().is_some_and(|info| info.errors_noted);
