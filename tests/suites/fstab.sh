@@ -246,6 +246,8 @@ test_fsck_helper() {
     "$XACT" mode set disk.img log_records=sub-block
     mounted disk.img mnt
     echo x >mnt/file
+    mkdir mnt/folder
+    echo x >mnt/folder/inner
     "$XACT" sync mnt
     cp --sparse=always disk.img crashed.img
     unmounted mnt
@@ -261,7 +263,7 @@ test_fsck_helper() {
     exits 1 -- fsck.xact -a -f disk.img
     has exits.out 'repaired by e2fsck'
     exits 0 -- fsck.xact -n disk.img
-    debugfs -w -R 'clri file' disk.img 2>/dev/null
+    debugfs -w -R 'clri folder' disk.img 2>/dev/null
     exits 4 -- fsck.xact -p -f disk.img
     exits 1 -- fsck.xact -y -f disk.img
     exits 0 -- fsck.xact -n disk.img
