@@ -16,9 +16,11 @@ test_volumes_of_fstab() {
     volume b.img
     local device
     device=$(losetup -f --show b.img)
+    local uuid
+    uuid=$("$XACT" info --json b.img | jq -r .uuid)
     mkdir a b c
     fstab "$WORK/a.img $WORK/a xact nofail,_netdev,x-systemd.automount,x-foo,user_xattr,nodelalloc,barrier=1,stripe=16,data_err=abort,commit=7,relatime,cache_size=32M,log=$WORK/a.log 0 0" \
-        "$device $WORK/b xact noauto,ro 0 2" \
+        "UUID=$uuid $WORK/b xact noauto,ro 0 2" \
         "$WORK/none.img $WORK/c xact nofail 0 0"
     mount -a
     mountpoint -q a || fail "a is not mounted"
