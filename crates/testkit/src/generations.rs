@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use xact::{Volume, VolumeOptions};
 use xact_consistency::{Engine, EngineOptions, Snapshots, format_generations, open_generations};
+use xact_device::BlockDevice;
 
 use crate::device::SimDevice;
 use crate::image::Image;

@@ -55,7 +55,7 @@ pub struct Fsck {
     /// The image file or block device.
     #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Repair without questions what is safe to repair, for the start of the system.
+    /// Repair without questions what is safe to repair, for the start of the system. -p is the same.
     #[arg(short = 'a', visible_short_alias = 'p', conflicts_with_all = ["yes", "no"])]
     preen: bool,
     /// Repair everything; answer yes to all questions of e2fsck.
@@ -76,7 +76,7 @@ pub struct Fsck {
     /// Print the version.
     #[arg(short = 'V')]
     version: bool,
-    /// Accepted without effect: print no title, lock the device, skip mounted ones, print times.
+    /// No effect, as of -l, -M and -t: no title is printed, and the volume is always locked.
     #[arg(short = 'T', visible_short_aliases = ['l', 'M', 't'], action = clap::ArgAction::Count)]
     for_fsck: u8,
     #[command(flatten)]
