@@ -14,7 +14,7 @@ use crate::core::pipeline::Action;
 use crate::core::waits::{WaitRegistry, Waiting};
 use crate::fault::Fault;
 use crate::mechanism::{
-    DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, ResizableJournal,
+    CommitsAhead, DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, ResizableJournal,
 };
 use crate::options::Fsync;
 use crate::recovery::RecoveryReport;
@@ -138,6 +138,37 @@ impl Engine {
     /// An operation with a batch has changed or created a block of its own inode.
     pub(crate) fn note_ahead(&self, commit: CommitId, block: BlockNr) {
         self.core.blocks.note_ahead(commit, block);
+    }
+
+    /// Makes a change of the commit in the version ahead, by an operation with a batch; see
+    /// [`crate::Handle::catch_up`].
+    pub(crate) fn catch_up(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        change: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<bool> {
+        self.core.blocks.catch_up(commit, block, change)
+    }
+
+    /// See [`crate::Handle::catch_up_data`].
+    pub(crate) fn catch_up_data(&self, commit: CommitId, start: BlockNr, blocks: u64) {
+        self.core.blocks.catch_up_data(commit, start, blocks);
+    }
+
+    /// See [`crate::Handle::contents_ahead`].
+    pub(crate) fn contents_ahead(&self, commit: CommitId, block: BlockNr) -> Result<Option<BlockRef>> {
+        self.core.blocks.contents_ahead(commit, block)
+    }
+
+    /// Whether an operation that begins now may go ahead of its commit.
+    pub fn goes_ahead_now(&self) -> bool {
+        self.mechanism.ahead().is_some_and(CommitsAhead::goes_ahead_now)
+    }
+
+    /// Whether operations can go ahead of their commit, now or later.
+    pub fn can_go_ahead(&self) -> bool {
+        self.mechanism.ahead().is_some()
     }
 
     /// Makes a batch durable: all changes of the handles that had it ([`crate::Handle::ahead`]),

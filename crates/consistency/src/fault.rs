@@ -86,6 +86,11 @@ pub enum Fault {
     NoFlushAfterHome,
     /// Files: an fsync goes ahead although other operations have changed the file.
     AheadDespiteOthers,
+    /// Files: an fsync of a new file puts the name that it was made with into its folder, although
+    /// its names have changed since.
+    AheadUnderOldName,
+    /// Files: an fsync catches up with a file's inode and not with its blocks.
+    AheadWithoutBlocks,
     /// Files: a file is renamed over another while its data is only in memory.
     RenameBeforeData,
     /// Files: a call whose changes must be durable when it returns (`sync`, `+S`, `+D`) does not
@@ -158,8 +163,10 @@ impl Fault {
     pub const NONE: [Fault; 1] = [Fault::NoFlushAfterHome];
 
     /// Every fault of the code above the engines.
-    pub const FILES: [Fault; 11] = [
+    pub const FILES: [Fault; 13] = [
         Fault::AheadDespiteOthers,
+        Fault::AheadUnderOldName,
+        Fault::AheadWithoutBlocks,
         Fault::SmallSyncInPlace,
         Fault::SyncedReturnsEarly,
         Fault::PlaceBeforeCommit,

@@ -98,10 +98,35 @@ impl Handle {
     }
 
     /// The changes of this handle do not go ahead of the commit after all.
-    fn fall_back(&mut self) {
+    pub fn fall_back(&mut self) {
         if self.ahead.take().is_some() {
             self.engine.fall_back();
         }
+    }
+
+    /// Makes a change ahead of the commit that the newest contents have already. `change` returns
+    /// false for contents that cannot have it. False if the change was not made: then this handle's
+    /// changes do not go ahead of the commit. Only for a handle with [`Self::ahead`].
+    pub fn catch_up(&mut self, block: BlockNr, mut change: impl FnMut(&mut [u8]) -> bool) -> Result<bool> {
+        self.before_change()?;
+        let made = self.ahead.is_some() && self.engine.catch_up(self.commit, block, &mut change)?;
+        if !made {
+            self.fall_back();
+        }
+        Ok(made)
+    }
+
+    /// Lets contents of file data in these blocks go ahead, if they are part of this commit.
+    pub fn catch_up_data(&self, start: BlockNr, blocks: u64) {
+        if self.ahead.is_some() {
+            self.engine.catch_up_data(self.commit, start, blocks);
+        }
+    }
+
+    /// The contents of a block as they are or will be durable ahead of this handle's commit; `None`
+    /// if they are not known.
+    pub fn contents_ahead(&self, block: BlockNr) -> Result<Option<BlockRef>> {
+        self.engine.contents_ahead(self.commit, block)
     }
 
     fn note_ahead(&self, block: BlockNr) {

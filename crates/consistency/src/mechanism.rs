@@ -152,6 +152,8 @@ pub(crate) trait DataLog {
 /// Operations that become durable ahead of their commit. Documented at the methods of
 /// [`crate::Engine`].
 pub(crate) trait CommitsAhead {
+    fn goes_ahead_now(&self) -> bool;
+
     fn start_ahead(&self, credits: u32, class: ReserveClass, waits: bool) -> Result<(CommitId, Option<u64>)>;
 
     fn commit_ahead(&self, commit: CommitId, batch: u64) -> Result<()>;

@@ -74,6 +74,35 @@ impl InodeTable {
         Ok(())
     }
 
+    /// The inode as it is ahead of the handle's commit; `None` if that is not known.
+    pub fn read_ahead_of(&self, h: &Handle, ino: Ino) -> Result<Option<Inode>> {
+        let place = self.place(ino)?;
+        let bytes = h.contents_ahead(place.block)?;
+        bytes.map(|bytes| self.decode(&bytes, place, ino)).transpose()
+    }
+
+    /// Writes an inode that the table has already ahead of the handle's commit. It is on no list of
+    /// orphans. False: not ahead of it.
+    pub fn catch_up(&self, h: &mut Handle, ino: Ino, inode: &Inode) -> Result<bool> {
+        let place = self.place(ino)?;
+        h.catch_up(place.block, |bytes| {
+            self.encode(bytes, place, ino, inode.clone());
+            true
+        })
+    }
+
+    /// Changes fields of an inode in use ahead of the handle's commit, which has the change already.
+    /// False: not ahead of it.
+    pub fn catch_up_fields(
+        &self,
+        h: &mut Handle,
+        ino: Ino,
+        mut change: impl FnMut(&mut Inode),
+    ) -> Result<bool> {
+        let place = self.place(ino)?;
+        h.catch_up(place.block, |bytes| self.change(bytes, place, ino, &mut change).is_ok())
+    }
+
     /// Changes fields of an inode in the table. `change` must not call the engine.
     ///
     /// Errors: as `read`; they change nothing.

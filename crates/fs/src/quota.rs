@@ -96,6 +96,9 @@ struct Reserved {
     inodes: u64,
 }
 
+/// Runs the change of an id's entry in one file; false ends the move.
+type MoveEntry<'a> = dyn FnMut(&QuotaFile, u32, &mut dyn FnMut(&mut QuotaEntry)) -> Result<bool> + 'a;
+
 /// The quota files of a volume; none without the feature.
 pub struct Quotas {
     sb: Superblock,
@@ -153,12 +156,31 @@ impl Quotas {
     /// Moves a charge within the handle that writes the inode. The blocks of the entries join the
     /// commit even without a change, so that there is space for them however full it gets.
     pub fn transfer(&self, handle: &mut Handle, from: &Charge, to: &Charge) -> Result<()> {
+        self.moves(from, to, &mut |file, id, change| file.change(handle, id, change).map(|()| true))?;
+        Ok(())
+    }
+
+    /// As [`Self::transfer`], ahead of the handle's commit, which has the move already. False: not
+    /// ahead of it.
+    pub fn catch_up(&self, handle: &mut Handle, from: &Charge, to: &Charge) -> Result<bool> {
+        if from == to {
+            return Ok(true);
+        }
+        self.moves(from, to, &mut |file, id, change| file.catch_up(handle, id, change))
+    }
+
+    /// Calls `each` with the entries that a move changes, and their changes, until it returns false;
+    /// whether it never did.
+    fn moves(&self, from: &Charge, to: &Charge, each: &mut MoveEntry<'_>) -> Result<bool> {
         for file in &self.files {
             let (old, new) = (from.payer.id(file.kind), to.payer.id(file.kind));
             if from.inodes > 0 && to.inodes > 0 && old == new {
-                self.change(file, handle, new, |entry| {
+                let goes_on = self.change(file, new, each, |entry| {
                     entry.set_curspace(entry.curspace().saturating_sub(from.bytes) + to.bytes);
                 })?;
+                if !goes_on {
+                    return Ok(false);
+                }
                 continue;
             }
             for (charge, id, sign) in [(from, old, -1i64), (to, new, 1)] {
@@ -166,25 +188,28 @@ impl Quotas {
                     continue;
                 }
                 let moved = |count: u64, by: u64| count.saturating_add_signed(sign * by as i64);
-                self.change(file, handle, id, |entry| {
+                let goes_on = self.change(file, id, each, |entry| {
                     entry.set_curspace(moved(entry.curspace(), charge.bytes));
                     entry.set_curinodes(moved(entry.curinodes(), charge.inodes));
                 })?;
+                if !goes_on {
+                    return Ok(false);
+                }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Changes usage, and the grace times of soft limits (`dquot_add_space`, `dquot_decr_space`).
     fn change(
         &self,
         file: &QuotaFile,
-        handle: &mut Handle,
         id: u32,
+        each: &mut MoveEntry<'_>,
         mut change: impl FnMut(&mut QuotaEntry),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let grace = if self.limits.of(file.kind) { Some(file.grace()?) } else { None };
-        file.change(handle, id, |entry| {
+        each(file, id, &mut |entry| {
             change(entry);
             let Some((bgrace, igrace)) = grace else { return };
             let now = unix_seconds().max(1) as u64;

@@ -112,6 +112,8 @@ pub const ALL: &[Canary] = &[
     canary(Fault::AheadWithoutShared, "gen-ahead"),
     canary(Fault::RestOnOldBase, "gen-ahead"),
     canary(Fault::AheadDespiteOthers, "gen-ahead"),
+    canary(Fault::AheadUnderOldName, "gen-ahead-new"),
+    canary(Fault::AheadWithoutBlocks, "gen-ahead-new"),
     canary(Fault::ActionsAtOnce, "gen-log-refill"),
     canary(Fault::NoFlushBeforeRoot, "gen-log-wrap"),
     canary(Fault::DrainingInNewestOnly, DRAINING_OPS),

@@ -259,6 +259,69 @@ fn r9_metadata_is_a_prefix() {
     );
 }
 
+/// Where an fsync need not wait for other files, those that it makes durable are apart from the
+/// prefix, with their names, attributes and contents, and depend on nothing else beyond it.
+#[test]
+fn r9_synced_files_are_apart_from_the_prefix() {
+    let ahead = |story: Story| Story { goes_ahead: true, ..story };
+    let old = || {
+        let folder = Op::Mkdir { path: "/d".into(), perm: 0o755 };
+        Story::new().then(folder).create("/old").write("/old", 0, 600, 1).sync()
+    };
+    let take = |from: &Tree, into: Tree, path: &str| {
+        let mut tree = into;
+        tree.entries.insert(path.as_bytes().to_vec(), from.entries[path.as_bytes()].clone());
+        tree
+    };
+    // A new file beside others, and an old one with another mode.
+    let s = ahead(old().create("/a").create("/d/b").write("/d/b", 0, 700, 2).create("/c").fsync("/d/b"));
+    let alone = take(&s.tree(9), s.tree(4), "/d/b");
+    s.legal(&alone);
+    s.legal(&s.tree(9));
+    s.illegal(&s.tree(4), "was synced, and is missing");
+    s.illegal(&with_bytes(alone.clone(), "/d/b", |b| b.truncate(0)), "size 0");
+    s.illegal(&with_entry(alone.clone(), "/d/b", |e| e.perm = 0o600), "mode");
+    s.illegal(&with_entry(alone.clone(), "/d/b", |e| e.nlink = 2), "link count");
+    s.illegal(&take(&s.tree(9), alone, "/c"), "should not be there");
+    let s = ahead(old().create("/a").then(chmod("/old", 0o600)).fsync("/old"));
+    s.legal(&take(&s.tree(6), s.tree(4), "/old"));
+    s.illegal(&s.tree(4), "mode");
+    // An fsync that was not acknowledged may have done so; other calls may not.
+    let mut s = ahead(old().create("/a").create("/b"));
+    let alone = take(&s.tree(6), s.tree(4), "/b");
+    s.illegal(&alone, "missing");
+    s.thread.push(Op::Fsync { path: "/b".into() }, s.now + 1, None).unwrap();
+    s.now += 10;
+    s.legal(&alone);
+    s.legal(&s.tree(4));
+    // What depends on more takes it along: a folder that is new or moves, a name that was in use,
+    // another name, a transaction.
+    let mkdir = || Op::Mkdir { path: "/e".into(), perm: 0o755 };
+    let mv = |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), how: RenameHow::Replace };
+    let stories = [
+        old().create("/x").then(mkdir()).create("/e/b").fsync("/e/b"),
+        old().create("/x").then(mv("/d", "/e")).create("/e/b").fsync("/e/b"),
+        old().create("/x").then(unlink("/old")).create("/old").fsync("/old"),
+        old().create("/x").create("/y").then(mv("/y", "/b")).fsync("/b"),
+        old().create("/x").create("/b").then(Op::Link { from: "/b".into(), to: "/y".into() }).fsync("/b"),
+        old().create("/x").commit(false, vec![chmod("/d", 0o700)]).create("/b").fsync("/b"),
+    ];
+    for story in stories {
+        let s = ahead(story);
+        let newest = s.tree(s.thread.steps.len());
+        s.legal(&newest);
+        s.illegal(&without(newest, "/x"), "");
+    }
+    // What happened to it after the sync may be missing, or not.
+    let s = ahead(old().create("/x").create("/b").fsync("/b").then(mv("/b", "/c")));
+    let alone = take(&s.tree(7), s.tree(4), "/b");
+    s.legal(&alone);
+    s.legal(&s.tree(8));
+    s.illegal(&take(&s.tree(8), s.tree(4), "/c"), "");
+    s.illegal(&take(&s.tree(8), alone, "/c"), "");
+    s.illegal(&without(s.tree(8), "/c"), "");
+}
+
 #[test]
 fn r10_unsynced_data() {
     let s = Story::new().create("/other").write("/other", 0, 4096, 1).create("/a").write("/a", 0, 2048, 2);

@@ -12,7 +12,7 @@ use xact::{
     BlockDevice, Caller, Fsync, Ino, MemoryDevice, ModeChoice, PathExt, RenameHow, SetAttr, View, Volume,
     VolumeOptions,
 };
-use xact_fs::WriteHow;
+use xact_fs::{WriteHow, XattrHow};
 use xact_types::Steps;
 
 const ROOT: Caller = Caller::ROOT;
@@ -82,6 +82,32 @@ impl Setup {
 
     fn write(&self, block: u64) {
         self.base.write(self.file, block * BLOCK, &[NEW; BLOCK as usize], WriteHow::default()).unwrap();
+    }
+
+    /// A new file with a text as long as its path.
+    fn make(&self, path: &str) -> Ino {
+        let (dir, name) = path.rsplit_once('/').unwrap();
+        let dir = self.volume.metadata(if dir.is_empty() { "/" } else { dir }).unwrap().ino;
+        let ino = self.base.make_node(&ROOT, dir, name.as_bytes(), 0o100_644, 0).unwrap().ino;
+        self.base.write(ino, 0, path.as_bytes(), WriteHow::default()).unwrap();
+        ino
+    }
+
+    /// Bytes and flushes of an fsync.
+    fn sync(&self, ino: Ino) -> (u64, u64) {
+        let before = self.volume.stats().device;
+        self.base.sync_file(ino, false).unwrap();
+        let after = self.volume.stats().device;
+        (after.written_bytes - before.written_bytes, after.flushes - before.flushes)
+    }
+
+    /// An fsync that goes ahead of the commit.
+    #[track_caller]
+    fn sync_ahead(&self, ino: Ino, what: &str) {
+        let (bytes, flushes) = self.sync(ino);
+        println!("{what}: {bytes} bytes, {flushes} flushes");
+        assert!(bytes <= 16 << 10, "{what}: {bytes} bytes");
+        assert_eq!(flushes, 1, "{what}");
     }
 
     /// The volume as a crash would leave it now, opened and found sound.
@@ -192,8 +218,8 @@ type Change = fn(&Setup);
 fn a_file_with_other_changes_takes_everything_along() {
     let changes: [(&str, Change); 5] = [
         ("/old/file", |setup| {
-            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
-            setup.base.set_attr(&ROOT, setup.file, &set).unwrap();
+            // Too large for the inode.
+            setup.base.set_xattr(&ROOT, setup.file, b"user.a", &[1; 1000], XattrHow::Set).unwrap();
         }),
         ("/old/renamed", |setup| setup.volume.rename("/old/file", "/old/renamed").unwrap()),
         ("/old/second", |setup| setup.volume.hard_link("/old/file", "/old/second").unwrap()),
@@ -291,4 +317,219 @@ fn changes_that_cancel_what_went_ahead() {
         setup.volume.close().unwrap();
         assert_sound(setup.device.clone());
     }
+}
+
+/// Attributes that change, and perhaps data with them, cost as much as data alone.
+#[test]
+fn changed_attributes_go_ahead() {
+    let changes: [(&str, Change); 4] = [
+        ("chmod", |setup| {
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            setup.base.set_attr(&ROOT, setup.file, &set).unwrap();
+        }),
+        ("chown", |setup| {
+            let set = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
+            setup.base.set_attr(&ROOT, setup.file, &set).unwrap();
+        }),
+        ("an attribute", |setup| {
+            setup.base.set_xattr(&ROOT, setup.file, b"user.a", b"value", XattrHow::Set).unwrap();
+        }),
+        ("chmod and an append", |setup| {
+            let set = SetAttr { perm: Some(0o600), ..SetAttr::default() };
+            setup.base.set_attr(&ROOT, setup.file, &set).unwrap();
+            setup.write(16);
+        }),
+    ];
+    for (what, change) in changes {
+        let setup = Setup::new(Fsync::File);
+        setup.make_others(5000);
+        change(&setup);
+        setup.sync_ahead(setup.file, what);
+        let left = setup.crashed();
+        let (found, ours) =
+            (left.metadata("/old/file").unwrap(), setup.volume.metadata("/old/file").unwrap());
+        assert_eq!(
+            (found.perm, found.uid, found.gid, found.size),
+            (ours.perm, ours.uid, ours.gid, ours.size)
+        );
+        let value = |volume: &Volume| volume.base().xattr(found.ino, b"user.a").ok();
+        assert_eq!(value(&left), value(&setup.volume), "{what}");
+        assert!(!left.exists("/new/file-0").unwrap(), "{what}: a file that was not synced");
+        // Data and attributes that follow in the same commit go ahead too.
+        setup.write(17);
+        setup.sync_ahead(setup.file, "another append");
+    }
+}
+
+/// A new file in a folder that is durable: its fsync writes its inode, its name and its data.
+#[test]
+fn a_new_file_goes_ahead() {
+    for (folder, others) in [("/old", 0), ("/old", 5000), ("/new", 5000)] {
+        let setup = Setup::new(Fsync::File);
+        setup.make_others(others);
+        let path = format!("{folder}/mail");
+        let file = setup.make(&path);
+        setup.sync_ahead(file, &format!("{path} beside {others} new files"));
+        let left = setup.crashed();
+        assert_eq!(left.read(&path).unwrap(), path.as_bytes());
+        assert!(!left.exists("/new/file-0").unwrap(), "a file that was not synced");
+        // The file grows, gets other attributes, and another one is made beside it.
+        setup.base.write(file, path.len() as u64, &[NEW; 5000], WriteHow::default()).unwrap();
+        setup.sync_ahead(file, "an append");
+        let set = SetAttr { perm: Some(0o400), ..SetAttr::default() };
+        setup.base.set_attr(&ROOT, file, &set).unwrap();
+        setup.sync_ahead(file, "chmod");
+        let second = setup.make(&format!("{folder}/mail-2"));
+        setup.sync_ahead(second, "a second file");
+        let left = setup.crashed();
+        assert_eq!(left.read(&path).unwrap().len(), path.len() + 5000);
+        assert_eq!(left.metadata(&path).unwrap().perm, 0o400);
+        assert!(left.exists(format!("{folder}/mail-2")).unwrap());
+        left.close().unwrap();
+        // The commit with everything else contains both.
+        setup.base.sync_file(setup.volume.metadata("/new").unwrap().ino, false).unwrap();
+        let left = setup.crashed();
+        assert_eq!(left.read(&path).unwrap().len(), path.len() + 5000);
+        assert_eq!(left.exists(format!("/new/file-{}", others.max(1) - 1)).unwrap(), others > 0);
+        setup.volume.close().unwrap();
+        assert_sound(setup.device.clone());
+    }
+}
+
+/// What follows in the commit whose file went ahead: the commit has it, and leaves no trace of what
+/// the record ahead had before.
+#[test]
+fn what_follows_a_new_file_that_went_ahead() {
+    type Then = fn(&Setup);
+    let cases: [(&str, &[&str], Then); 8] = [
+        ("deleted", &[], |setup| setup.volume.remove_file("/old/mail").unwrap()),
+        ("renamed", &["/old/other"], |setup| setup.volume.rename("/old/mail", "/old/other").unwrap()),
+        ("moved", &["/new/mail"], |setup| setup.volume.rename("/old/mail", "/new/mail").unwrap()),
+        ("linked", &["/old/mail", "/new/mail"], |setup| {
+            setup.volume.hard_link("/old/mail", "/new/mail").unwrap()
+        }),
+        ("renamed over", &["/old/file"], |setup| setup.volume.rename("/old/mail", "/old/file").unwrap()),
+        ("replaced", &["/old/mail"], |setup| {
+            setup.make("/old/m");
+            setup.volume.rename("/old/m", "/old/mail").unwrap();
+        }),
+        ("made again", &["/old/mail"], |setup| {
+            setup.volume.remove_file("/old/mail").unwrap();
+            setup.make("/old/mail");
+        }),
+        ("in a folder that grows", &["/old/mail", "/old/n-999"], |setup| {
+            for n in 0..1000 {
+                setup.make(&format!("/old/n-{n}"));
+            }
+        }),
+    ];
+    for (n, (what, paths, then)) in cases.into_iter().enumerate() {
+        let setup = Setup::new(Fsync::File);
+        setup.make_others(500);
+        let file = setup.make("/old/mail");
+        setup.sync_ahead(file, what);
+        then(&setup);
+        if n % 2 == 0 {
+            // A record of everything, without the data of files that are not synced.
+            setup.base.sync_file(setup.volume.metadata("/new").unwrap().ino, false).unwrap();
+        } else {
+            setup.volume.sync().unwrap();
+        }
+        let left = setup.crashed();
+        for path in ["/old/mail", "/old/other", "/new/mail", "/old/m"] {
+            assert_eq!(left.exists(path).unwrap(), paths.contains(&path), "{what}: {path}");
+        }
+        for path in paths {
+            let ino = setup.volume.metadata(path).unwrap().ino;
+            assert_eq!(left.metadata(path).unwrap().ino, ino, "{what}: {path}");
+            if n % 2 == 1 || ino == file {
+                assert_eq!(left.read(path).unwrap(), setup.volume.read(path).unwrap(), "{what}: {path}");
+            }
+        }
+        left.close().unwrap();
+        setup.volume.close().unwrap();
+        assert_sound(setup.device.clone());
+    }
+}
+
+/// A file whose name the durable folder cannot take as it is: the fsync is one of everything.
+#[test]
+fn a_new_file_that_depends_on_other_changes() {
+    let cases: [(&str, Change); 6] = [
+        ("/old/file", |setup| {
+            // The durable folder has this name.
+            setup.volume.remove_file("/old/file").unwrap();
+            setup.make("/old/file");
+        }),
+        ("/old/folder/file", |setup| {
+            setup.volume.create_dir("/old/folder").unwrap();
+            setup.make("/old/folder/file");
+        }),
+        ("/old/name", |setup| {
+            setup.make("/old/first");
+            setup.volume.rename("/old/first", "/old/name").unwrap();
+        }),
+        ("/old/name", |setup| {
+            setup.make("/old/first");
+            setup.volume.hard_link("/old/first", "/old/name").unwrap();
+        }),
+        ("/moved/name", |setup| {
+            setup.volume.rename("/old", "/moved").unwrap();
+            setup.make("/moved/name");
+        }),
+        ("/old/name", |setup| {
+            let file = setup.make("/old/name");
+            setup.base.set_xattr(&ROOT, file, b"user.a", &[1; 1000], XattrHow::Set).unwrap();
+        }),
+    ];
+    for (path, make) in cases {
+        let setup = Setup::new(Fsync::File);
+        setup.make_others(500);
+        make(&setup);
+        let (bytes, _) = setup.sync(setup.volume.metadata(path).unwrap().ino);
+        assert!(bytes > 16 << 10, "{path}: {bytes} bytes");
+        let left = setup.crashed();
+        assert_eq!(left.read(path).unwrap(), setup.volume.read(path).unwrap());
+        assert!(left.exists("/new/file-499").unwrap(), "{path}: it came before");
+    }
+}
+
+/// Threads that deliver mail into one folder, each file synced, beside a thread that makes files and
+/// one that commits: each file is there.
+#[test]
+fn many_new_files_at_once() {
+    const THREADS: usize = 4;
+    const FILES: usize = 60;
+    let setup = Setup::new(Fsync::File);
+    let (base, folder) = (&setup.base, setup.volume.metadata("/old").unwrap().ino);
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for n in 0..FILES {
+                    let name = format!("mail-{thread}-{n}");
+                    let made = base.make_node(&ROOT, folder, name.as_bytes(), 0o100_644, 0).unwrap();
+                    base.write(made.ino, 0, name.as_bytes(), WriteHow::default()).unwrap();
+                    base.sync_file(made.ino, n % 3 == 0).unwrap();
+                    if n % 7 == 0 {
+                        base.unlink(&ROOT, folder, name.as_bytes()).unwrap();
+                    }
+                }
+            });
+        }
+        scope.spawn(|| setup.make_others(2000));
+        scope.spawn(|| {
+            for _ in 0..5 {
+                thread::sleep(Duration::from_millis(3));
+                base.sync_file(Ino::ROOT, false).unwrap()
+            }
+        });
+    });
+    let left = setup.crashed();
+    for (thread, n) in (0..THREADS).flat_map(|thread| (0..FILES).map(move |n| (thread, n))) {
+        let name = format!("mail-{thread}-{n}");
+        let contents = left.read(format!("/old/{name}"));
+        assert!(n % 7 == 0 || contents.unwrap() == name.as_bytes(), "{name}");
+    }
+    setup.volume.close().unwrap();
+    assert_sound(setup.device.clone());
 }

@@ -17,13 +17,18 @@
 //! They are changed by `update_shared` alone, whose closure may run on several versions of a block
 //! (`draining`).
 //!
+//! An operation of the commit that has ended without going ahead can be *caught up with*: its
+//! changes are made in the versions ahead alone, since the newest contents have them (`catch_up`).
+//! Again the caller answers for the dependencies.
+//!
 //! Invariants:
 //! 1. A block's version ahead is its durable contents and the changes of operations ahead, in the
 //!    order of these. Its base is known: the contents in memory if no operation of the commit has
 //!    changed the block, otherwise the contents that its record of changes starts from. If the base
 //!    is not known (the block was created in the commit), or an operation ahead does anything else
 //!    than change and create blocks, nothing goes ahead any more until the commit is durable
-//!    (`is_broken`).
+//!    (`is_broken`). A block with a version ahead is part of the commit: it leaves the commit only
+//!    when it is freed, which the commit says.
 //! 2. A batch is written when each operation in it has ended (`take`), and never after the commit:
 //!    both are written by a leader, and `end` drops what the commit contains.
 //! 3. When a batch is durable, its versions are the durable ones. So the commit's own records start
@@ -190,6 +195,11 @@ impl Ahead {
         }
     }
 
+    /// The version ahead of a block, if an operation ahead has changed it.
+    fn contents(&self, block: BlockNr) -> Option<BlockRef> {
+        self.state.lock().blocks.get(&block.0).map(|ahead| ahead.contents.clone())
+    }
+
     /// Applies a change to the version ahead of a block, whose durable contents are `base`.
     fn change(&self, slot: &Arc<Slot>, base: Option<BlockRef>, change: &mut dyn FnMut(Version, &mut [u8])) {
         let mut state = self.state.lock();
@@ -250,6 +260,48 @@ impl DirtyBlocks {
             }
             Ok(added.own)
         })
+    }
+
+    /// Makes a change that the newest contents have already in the version ahead of `commit`, by an
+    /// operation with a batch. `change` returns whether the version can have it. False if it was not
+    /// made: the block is not part of the commit, or its durable contents are not known, or `change`
+    /// has refused. The caller breaks off then, since `change` may have done half of it.
+    pub fn catch_up(
+        &self,
+        commit: CommitId,
+        block: BlockNr,
+        change: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<bool> {
+        self.with_changeable(commit, block, |slot, state| {
+            let base = self.durable_contents(commit, block, state)?;
+            let is_known = base.is_some() || self.ahead.contents(block).is_some();
+            if state.joined != Some(commit) || !is_known {
+                return Ok(false);
+            }
+            let mut made = false;
+            self.ahead.change(slot, base, &mut |_, bytes| made = change(bytes));
+            Ok(made)
+        })
+    }
+
+    /// The contents of a block ahead of `commit`, for an operation with a batch; `None` if they are
+    /// not known.
+    pub fn contents_ahead(&self, commit: CommitId, block: BlockNr) -> Result<Option<BlockRef>> {
+        self.volume.check_range(block, 1)?;
+        self.with(block, |_, state| match self.ahead.contents(block) {
+            Some(contents) => Ok(Some(contents)),
+            None => self.durable_contents(commit, block, state),
+        })
+    }
+
+    /// The newest contents of the blocks of one inode go ahead with it, as far as `commit` has
+    /// changed the blocks. `start` is the first of `blocks` blocks of file data.
+    pub fn catch_up_data(&self, commit: CommitId, start: BlockNr, blocks: u64) {
+        for (i, slot) in self.data_slots(start, blocks).collect::<Vec<_>>() {
+            if slot.lock_any().joined == Some(commit) {
+                self.note_ahead(commit, start.offset(i));
+            }
+        }
     }
 
     /// The durable contents of a block that no operation ahead of `commit` has changed, as far as

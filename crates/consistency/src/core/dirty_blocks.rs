@@ -329,7 +329,11 @@ impl DirtyBlocks {
     }
 
     /// Those of the blocks that hold file data with a copy in the log.
-    fn data_slots(&self, start: BlockNr, blocks: u64) -> impl Iterator<Item = (u64, Arc<Slot>)> + '_ {
+    pub(super) fn data_slots(
+        &self,
+        start: BlockNr,
+        blocks: u64,
+    ) -> impl Iterator<Item = (u64, Arc<Slot>)> + '_ {
         let blocks = if self.data_slots.load(SeqCst) == 0 { 0 } else { blocks };
         (0..blocks)
             .filter_map(move |i| Some((i, self.cache.peek(start.offset(i))?)))

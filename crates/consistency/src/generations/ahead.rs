@@ -59,6 +59,10 @@ impl Generations {
 }
 
 impl CommitsAhead for Generations {
+    fn goes_ahead_now(&self) -> bool {
+        self.goes_ahead() && self.is_large(self.core.pipeline.running())
+    }
+
     fn start_ahead(&self, credits: u32, class: ReserveClass, waits: bool) -> Result<(CommitId, Option<u64>)> {
         let pipeline = &self.core.pipeline;
         loop {

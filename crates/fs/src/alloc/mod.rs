@@ -29,6 +29,7 @@
 //! Lock order: handle → one group's lock → the engine's short lock of a block. No two groups are
 //! locked at once (eviction of an unused map only tries a second lock).
 
+mod ahead;
 mod bitmap;
 mod blocks;
 mod damage;

@@ -85,6 +85,70 @@ impl Dir<'_> {
         Ok(!matches!(space, DirentSpace::Full))
     }
 
+    /// The block to which a new name can be added as the directory is: no block is split or added,
+    /// and no other block changes. `None` if there is no such block, or the name exists.
+    pub fn block_with_gap(&self, blocks: &dyn DirBlocks, name: &Name) -> Result<Option<BlockNr>> {
+        if self.stale_flag || self.locate(blocks, name)?.is_some() {
+            return Ok(None);
+        }
+        if self.indexed {
+            let (_, path) = self.probe(blocks, |hasher| hasher.hash(name).major)?;
+            let (block, bytes) = self.read_leaf(blocks, &path)?;
+            let is_leaf = !path.is_index_block(path.leaf());
+            return Ok((is_leaf && self.has_room(block, &bytes, 0, name)?).then_some(block));
+        }
+        for at in 0..self.block_count(blocks)? {
+            let (block, bytes) = self.read_entries(blocks, FileBlock(at))?;
+            let from = self.first_gap(at, block, &bytes)?;
+            if self.has_room(block, &bytes, from, name)? {
+                return Ok(Some(block));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a name to the contents of a block that [`Self::block_with_gap`] has found; false if they
+    /// have the name now, or no space for it.
+    pub fn add_to_block(
+        &self,
+        (block, bytes): (BlockNr, &mut [u8]),
+        name: &Name,
+        entry: Entry,
+    ) -> Result<bool> {
+        let site = Site::Block(block);
+        // The first block of a linear directory begins with `.`, which has its own number.
+        let from = match self.format.dots(bytes, self.ino, site) {
+            Ok(dots) if !self.indexed => dots.parent_at,
+            _ => 0,
+        };
+        let new = on_disk(name, entry);
+        if self.format.find(bytes, from, name, site)?.is_some() {
+            return Ok(false);
+        }
+        match self.format.find_space(bytes, from, entry_bytes(name.len()), site)? {
+            DirentSpace::Full => return Ok(false),
+            DirentSpace::At(at) => {
+                self.format.insert(bytes, at, &new);
+                self.format.seal(bytes);
+            }
+            DirentSpace::Scattered => {
+                let packed = self.pack(bytes, from, &new, site)?;
+                bytes.copy_from_slice(&packed);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The entries of a block after `from` without gaps, and a new one.
+    fn pack(&self, bytes: &[u8], from: usize, new: &DirEntry<'_>, site: Site) -> Result<Vec<u8>> {
+        let mut packer = Packer::new(&self.format, &bytes[..from]);
+        for item in self.format.entries(bytes, from, site) {
+            packer.push(&item?.1);
+        }
+        packer.push(new);
+        Ok(packer.finish())
+    }
+
     /// Adds the entry to a block if it fits after `from`; false if not.
     fn fit(
         &self,
@@ -102,12 +166,7 @@ impl Dir<'_> {
                 self.format.seal(bytes);
             })?,
             DirentSpace::Scattered => {
-                let mut packer = Packer::new(&self.format, &bytes[..from]);
-                for item in self.format.entries(bytes, from, site) {
-                    packer.push(&item?.1);
-                }
-                packer.push(new);
-                let packed = packer.finish();
+                let packed = self.pack(bytes, from, new, site)?;
                 h.update(block, |bytes| bytes.copy_from_slice(&packed))?;
             }
         }

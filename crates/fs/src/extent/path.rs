@@ -54,6 +54,72 @@ impl Extents<'_> {
         look(node, end)
     }
 
+    /// The place of a block of a file whose tree is not the newest: `read` returns the contents of
+    /// its nodes. `None` for a hole, for unwritten blocks, or if `read` knows no contents.
+    pub fn place_in(
+        &self,
+        inode: &Inode,
+        at: FileBlock,
+        read: &dyn Fn(BlockNr) -> Result<Option<BlockRef>>,
+    ) -> Result<Option<BlockNr>> {
+        let mut bytes: BlockRef;
+        let mut node = self.root(inode)?;
+        let mut end = END_OF_FILES;
+        while node.depth() > 0 {
+            let i = node.count_up_to(at).saturating_sub(1);
+            let expected = node.expected_child(i, end);
+            let child = node.index(i).child;
+            let Some(contents) = read(child)? else { return Ok(None) };
+            bytes = contents;
+            node = self.child(&bytes, child, expected)?;
+            end = expected.end;
+        }
+        let Some(last) = node.count_up_to(at).checked_sub(1) else { return Ok(None) };
+        let extent = node.extent(last);
+        if extent.unwritten || at >= extent.end() {
+            return Ok(None);
+        }
+        let place = extent.part(at, extent.end()).run;
+        self.check_usable(place)?;
+        Ok(Some(place.start))
+    }
+
+    /// The runs of a file whose tree is in the inode alone; `None` for another one.
+    pub fn runs_in_inode(&self, inode: &Inode) -> Result<Option<Vec<Run>>> {
+        let root = self.root(inode)?;
+        Ok((root.depth() == 0).then(|| (0..root.len()).map(|i| root.extent(i).run).collect()))
+    }
+
+    /// Whether `each` is true for all nodes of the tree outside the inode, with their newest
+    /// contents.
+    pub fn all_nodes(
+        &self,
+        inode: &Inode,
+        each: &mut dyn FnMut(BlockNr, &BlockRef) -> Result<bool>,
+    ) -> Result<bool> {
+        self.all_nodes_below(self.root(inode)?, END_OF_FILES, each)
+    }
+
+    fn all_nodes_below(
+        &self,
+        node: Node<'_>,
+        end: FileBlock,
+        each: &mut dyn FnMut(BlockNr, &BlockRef) -> Result<bool>,
+    ) -> Result<bool> {
+        if node.depth() == 0 {
+            return Ok(true);
+        }
+        for i in 0..node.len() {
+            let (child, expected) = (node.index(i).child, node.expected_child(i, end));
+            let bytes = self.engine.read(child)?;
+            let below = self.child(&bytes, child, expected)?;
+            if !each(child, &bytes)? || !self.all_nodes_below(below, expected.end, each)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Copies of the nodes down to the leaf for `at`.
     pub(super) fn path(&self, inode: &Inode, at: FileBlock) -> Result<TreePath> {
         let mut levels = Vec::new();

@@ -202,6 +202,26 @@ impl QuotaFile {
         Ok(())
     }
 
+    /// Changes the entry of an id ahead of the handle's commit, which has the change already. False:
+    /// not ahead of it. The entry may be new in the commit.
+    pub fn catch_up(
+        &self,
+        handle: &mut Handle,
+        id: u32,
+        mut change: impl FnMut(&mut QuotaEntry),
+    ) -> Result<bool> {
+        let Some(place) = self.known.lock().places.get(&id).copied() else { return Ok(false) };
+        handle.catch_up(place.block, |bytes| {
+            let bytes = &mut bytes[place.at..place.at + ENTRY_BYTES];
+            let Some(mut entry) = QuotaEntry::decode(bytes).filter(|entry| entry.id() == id) else {
+                return false;
+            };
+            change(&mut entry);
+            bytes.copy_from_slice(&entry.encode());
+            true
+        })
+    }
+
     pub fn has(&self, id: u32) -> bool {
         self.known.lock().places.contains_key(&id)
     }

@@ -40,15 +40,25 @@ pub struct ThreadHistory {
     pub states: Vec<State>,
     /// `digests[i]` identifies the first `i` steps and the state before them.
     digests: Vec<u64>,
-    /// `covered[i]` is the number of steps that are durable when step `i` is acknowledged. The
-    /// second number is for volumes on which an fsync need not wait for others (`goes_ahead`).
-    covered: Vec<(usize, usize)>,
+    /// `covered[i]` is the number of steps that are durable when step `i` is acknowledged.
+    covered: Vec<Covered>,
     /// The history of each file, so that judging one does not have to search all states.
     files: HashMap<Id, Past>,
     /// The steps that sync everything.
     syncs: Vec<usize>,
     /// The names of each state, computed on first use.
     names: Vec<OnceLock<Arc<Names>>>,
+}
+
+/// The number of steps that a step promises, once it is acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Covered {
+    /// If each step waits for all before it.
+    steps: usize,
+    /// If an fsync need not wait for others (`goes_ahead`): of all steps.
+    others: usize,
+    /// Then, and of the steps on the synced file.
+    of_file: usize,
 }
 
 /// The names of a state.
@@ -148,7 +158,14 @@ impl ThreadHistory {
         self.states.push(state);
         self.names.push(OnceLock::new());
         let step = self.steps.len() - 1;
-        self.covered.push((self.covers(step, false), self.covers(step, true)));
+        let of_file = self.covers(step, true);
+        let syncs_file = self.steps[step].op.is_sync()
+            && self.steps[step]
+                .touched
+                .iter()
+                .any(|id| self.states[step].node(*id).is_some_and(|n| n.file().is_some()));
+        let others = if syncs_file { 0 } else { of_file };
+        self.covered.push(Covered { steps: self.covers(step, false), others, of_file });
         self.note_last();
         Ok(())
     }
@@ -203,14 +220,9 @@ impl ThreadHistory {
     /// if the volume is otherwise as after `k` steps: until a step changes more of the file than
     /// its data, or shortens it, or a folder moves, or a transaction is committed.
     pub fn reach(&self, id: Id, k: usize, begun: usize) -> usize {
-        let is_folder = |s: usize, path: &str| {
-            let state = &self.states[s];
-            let node = state.resolve(path).ok().and_then(|id| state.node(id));
-            node.is_some_and(|node| matches!(node.content, Content::Dir(_)))
-        };
         let touching = &self.past(id).touching;
         let ends = |s: usize| match &self.steps[s].op {
-            Op::Rename { from, to, .. } if is_folder(s, from) || is_folder(s, to) => true,
+            Op::Rename { .. } if self.moves_folder(s) => true,
             Op::Commit { .. } => true,
             Op::Truncate { .. } => touching.contains(&s) && !self.grows(s),
             op => !op.is_sync() && !op.is_inside() && touching.contains(&s),
@@ -225,7 +237,7 @@ impl ThreadHistory {
     }
 
     /// Steps that had been called at `time`.
-    fn called(&self, time: Time) -> usize {
+    pub fn called(&self, time: Time) -> usize {
         self.steps.partition_point(|s| s.began < time)
     }
 
@@ -245,7 +257,64 @@ impl ThreadHistory {
     /// The number of steps that must be present after a crash at `time`, by this thread's promises.
     fn promised(&self, time: Time, goes_ahead: bool) -> usize {
         let acknowledged = self.steps.iter().zip(&self.covered).filter(|(step, _)| step.acknowledged(time));
-        acknowledged.map(|(_, (all, ahead))| if goes_ahead { *ahead } else { *all }).max().unwrap_or(0)
+        acknowledged.map(|(_, all)| if goes_ahead { all.others } else { all.steps }).max().unwrap_or(0)
+    }
+
+    /// The number of steps after which a file's names and attributes must be at `time`, by syncs of
+    /// it alone, if an fsync need not wait for others.
+    pub fn needed(&self, time: Time, id: Id) -> usize {
+        let syncs = self.files.get(&id).map_or(&[][..], |past| &past.syncs);
+        let acknowledged = syncs.iter().filter(|&&s| self.steps[s].acknowledged(time));
+        acknowledged.map(|&s| self.covered[s].of_file).max().unwrap_or(0)
+    }
+
+    /// The numbers of steps after which a file may be if everything else is as after `k` steps, by
+    /// syncs of it alone among the first `called` steps: its names and attributes, and with a new
+    /// file its existence. The file depends on its folder, and on nothing else that these steps
+    /// have changed.
+    pub fn apart(&self, id: Id, k: usize, called: usize) -> Vec<usize> {
+        let Some(past) = self.files.get(&id) else { return Vec::new() };
+        let end = (k..called).find(|&s| self.ties(s, id)).unwrap_or(called);
+        let syncs = past.syncs.iter().copied().filter(|s| (k..=end).contains(s) && *s < called);
+        syncs.filter(|&s| self.states[k].node(id).is_some() || self.name_fits(id, k, s)).collect()
+    }
+
+    /// Whether step `s` does more to a file than to change its data and attributes, or to make it;
+    /// or moves a folder, or commits a transaction.
+    fn ties(&self, s: usize, id: Id) -> bool {
+        match &self.steps[s].op {
+            op if self.moves_folder(s) || matches!(op, Op::Commit { .. }) => true,
+            Op::Create { .. } => false,
+            Op::Link { .. } | Op::Unlink { .. } | Op::Rename { .. } => self.steps[s].touched.contains(&id),
+            _ => false,
+        }
+    }
+
+    /// Whether the name that a file has after `s` steps is free after `k`, in the same folder.
+    fn name_fits(&self, id: Id, k: usize, s: usize) -> bool {
+        let Some(path) = self.names(s).paths.iter().find(|(_, named)| *named == id).map(|(path, _)| path)
+        else {
+            return false;
+        };
+        let path = std::str::from_utf8(path).expect("names of tests are text");
+        let (dir, _) = path.rsplit_once('/').expect("absolute path");
+        let before = &self.states[k];
+        before.resolve(path).is_err()
+            && before.resolve(dir).is_ok_and(|id| self.states[s].resolve(dir) == Ok(id))
+    }
+
+    /// The files that `apart` may concern: those that were synced alone.
+    pub fn synced_files(&self) -> impl Iterator<Item = Id> {
+        self.files.iter().filter(|(_, past)| !past.syncs.is_empty()).map(|(id, _)| *id)
+    }
+
+    fn moves_folder(&self, s: usize) -> bool {
+        let is_folder = |path: &str| {
+            let state = &self.states[s];
+            let node = state.resolve(path).ok().and_then(|id| state.node(id));
+            node.is_some_and(|node| matches!(node.content, Content::Dir(_)))
+        };
+        matches!(&self.steps[s].op, Op::Rename { from, to, .. } if is_folder(from) || is_folder(to))
     }
 
     /// The number of steps that step `s` promises, once it is acknowledged.
@@ -308,7 +377,9 @@ impl History {
     pub fn moment(&self, time: Time) -> u64 {
         let mut hasher = DefaultHasher::new();
         for thread in &self.threads {
-            let begun = thread.begun(time);
+            // A sync that has only begun may have made its file durable, if it need not wait for
+            // others.
+            let begun = if self.goes_ahead { thread.called(time) } else { thread.begun(time) };
             thread.digests[begun].hash(&mut hasher);
             for step in &thread.steps[..begun] {
                 let promise = step.op.is_sync() || matches!(step.op, Op::Commit { .. });

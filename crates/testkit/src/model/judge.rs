@@ -6,11 +6,18 @@
 //! 2. Names, kinds, owners, permissions, attributes, link counts and symlinks are exactly those
 //!    after `k` steps: metadata operations form a prefix.
 //! 3. The inside of each file obeys `contents`.
+//!
+//! On a volume on which an fsync need not wait for others (`goes_ahead`), `k` is at least the number
+//! of steps promised by calls that are not an fsync of a file. Each file that was synced may be
+//! apart: with its attributes, its inside and, if it is new, its name as at one of its syncs beyond
+//! `k`, as long as it depends on nothing else beyond `k`. If that sync was acknowledged, it must be.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Debug;
 
 use xact::PERSISTED_FOLDER;
+use xact_fs::FileKind;
 
 use crate::recording::Time;
 use crate::tree::{Body, Entry, Tree};
@@ -18,7 +25,7 @@ use crate::tree::{Body, Entry, Tree};
 use super::contents::{Moments, judge_file};
 use super::history::{History, Names};
 use super::stamp;
-use super::state::{Content, Id, State};
+use super::state::{Content, Id, Node, State};
 
 impl History {
     /// Whether a crash at `time` may leave `tree`; if not, the violated rule and the place.
@@ -41,9 +48,10 @@ impl History {
         let mut names_differ = Vec::new();
         let mut contents_differ = Vec::new();
         for k in likely.into_iter().chain(unlikely) {
-            match match_names(&thread.states[k], thread.names(k), &tree) {
+            let apart = self.apart(number, time, k);
+            match match_names(&thread.states[k], thread.names(k), &tree, &apart) {
                 Err(why) => names_differ.push((k, why)),
-                Ok(files) => match self.judge_contents(number, time, k, begun, &files) {
+                Ok(files) => match self.judge_files((number, time, k), begun, &files, &apart) {
                     Ok(()) => return Ok(()),
                     Err(why) => contents_differ.push((k, why)),
                 },
@@ -62,24 +70,97 @@ impl History {
         ))
     }
 
-    fn judge_contents(
+    /// The files that syncs of them alone may have taken past the first `k` steps, or must have.
+    fn apart(&self, number: usize, time: Time, k: usize) -> Apart {
+        let mut apart = Apart::default();
+        if !self.goes_ahead {
+            return apart;
+        }
+        let thread = &self.threads[number];
+        let called = thread.called(time);
+        for id in thread.synced_files() {
+            let needed = thread.needed(time, id);
+            let mut moments = thread.apart(id, k, called);
+            moments.retain(|&v| v >= needed);
+            if needed <= k && thread.states[k].node(id).is_some() {
+                moments.push(k);
+            }
+            let is_new = thread.states[k].node(id).is_none();
+            if is_new && let Some(&v) = moments.last() {
+                let paths = &thread.names(v).paths;
+                let path = paths.iter().find(|(_, named)| *named == id).expect("a synced file has a name");
+                apart.new.entry(path.0.clone()).or_default().push(id);
+            }
+            if needed > k && moments.is_empty() {
+                apart.lost = Some(id);
+            }
+            if needed > k && is_new {
+                apart.required.push(id);
+            }
+            apart.moments.insert(id, moments);
+        }
+        apart
+    }
+
+    /// Judges the attributes and contents of files, each after `k` steps or apart from that.
+    fn judge_files(
         &self,
-        number: usize,
-        time: Time,
-        k: usize,
+        (number, time, k): (usize, Time, usize),
         begun: usize,
-        files: &BTreeMap<Id, &Entry>,
+        files: &Files<'_>,
+        apart: &Apart,
     ) -> Result<(), String> {
         let thread = &self.threads[number];
-        for (&id, entry) in files {
-            let Body::File(bytes) = &entry.body else { continue };
+        let judge = |id: Id, entry: &Entry, v: usize| {
+            let named = || path_of(&thread.states[v], id);
+            match_attributes(thread.states[v].node(id).expect("it exists then"), entry, named)?;
+            let Body::File(bytes) = &entry.body else { return Ok(()) };
             let synced = self.synced(number, time, id);
-            let reach = if self.goes_ahead { thread.reach(id, k, begun) } else { k };
-            judge_file(thread, self.promise, id, bytes, Moments { synced, k, reach, begun })
-                .map_err(|why| format!("file {id} ({}): {why}", path_of(&thread.states[k], id)))?;
+            let reach = if self.goes_ahead { thread.reach(id, v, begun) } else { v };
+            judge_file(thread, self.promise, id, bytes, Moments { synced, k: v, reach, begun })
+                .map_err(|why| format!("file {id} ({}): {why}", named()))
+        };
+        // The newest reason is the one that counts.
+        let any = |id: Id, entry: &Entry, moments: &[usize]| {
+            let tried = moments.iter().map(|&v| judge(id, entry, v));
+            tried.reduce(Result::or).unwrap_or_else(|| Err(format!("file {id} cannot be as it was synced")))
+        };
+        for (&id, entry) in &files.old {
+            any(id, entry, apart.moments.get(&id).map_or(&[k][..], |moments| moments))?;
         }
-        Ok(())
+        let mut found = Vec::new();
+        for (path, entry) in &files.new {
+            let fits = |id: &&Id| any(**id, entry, &apart.moments[*id]).is_ok();
+            match apart.new[*path].iter().find(fits) {
+                Some(id) => found.push(*id),
+                None => any(apart.new[*path][0], entry, &apart.moments[&apart.new[*path][0]])?,
+            }
+        }
+        match apart.required.iter().find(|id| !found.contains(id)) {
+            Some(id) => Err(format!("file {id} was synced, and is missing")),
+            None => Ok(()),
+        }
     }
+}
+
+/// The files that syncs have taken past the first `k` steps.
+#[derive(Default)]
+struct Apart {
+    /// For each file that was synced alone, the numbers of steps after which it may be.
+    moments: HashMap<Id, Vec<usize>>,
+    /// The paths of those that do not exist after `k` steps.
+    new: BTreeMap<Vec<u8>, Vec<Id>>,
+    /// Those of them that must exist.
+    required: Vec<Id>,
+    /// A file that cannot be as it must be.
+    lost: Option<Id>,
+}
+
+/// The files of a tree.
+struct Files<'a> {
+    old: BTreeMap<Id, &'a Entry>,
+    /// Those that do not exist after `k` steps.
+    new: Vec<(&'a Vec<u8>, &'a Entry)>,
 }
 
 /// The distinct reasons against each k, newest first.
@@ -105,16 +186,20 @@ fn is_kept(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').nth(1) == Some(PERSISTED_FOLDER.as_bytes())
 }
 
-/// Compares everything but the contents of files; returns the entry of each.
+/// Compares everything but the attributes and contents of files; returns the entry of each.
 fn match_names<'a>(
     state: &State,
     Names { paths, links }: &Names,
     tree: &'a Tree,
-) -> Result<BTreeMap<Id, &'a Entry>, String> {
+    apart: &Apart,
+) -> Result<Files<'a>, String> {
+    if let Some(id) = apart.lost {
+        return Err(format!("file {id} was synced after other changes of its names"));
+    }
     let mut found = BTreeMap::new();
     let mut inodes: HashMap<u64, Id> = HashMap::new();
     for (path, id) in paths {
-        let shown = || String::from_utf8_lossy(path);
+        let shown = || String::from_utf8_lossy(path).into_owned();
         let node = state.node(*id).expect("named nodes exist");
         let entry = tree.entries.get(path).ok_or_else(|| format!("{} is missing", shown()))?;
         let before = inodes.insert(entry.ino, *id);
@@ -123,48 +208,66 @@ fn match_names<'a>(
         {
             return Err(format!("{}: wrong inode {}", shown(), entry.ino));
         }
-        macro_rules! same {
-            ($what:literal, $ours:expr, $theirs:expr) => {
-                if $ours != $theirs {
-                    return Err(format!(
-                        concat!("{} has ", $what, " {:?}, not {:?}"),
-                        shown(),
-                        $ours,
-                        $theirs
-                    ));
-                }
-            };
-        }
-        same!("kind", entry.kind, node.kind());
-        same!("mode", entry.perm, node.perm);
-        same!("owner", (entry.uid, entry.gid), (node.uid, node.gid));
-        if entry.xattrs != node.xattrs {
-            let list = |map: &BTreeMap<Vec<u8>, Vec<u8>>| {
-                let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
-                    format!("{} ({})", String::from_utf8_lossy(name), stamp::describe(value))
-                };
-                map.iter().map(show).collect::<Vec<_>>().join(", ")
-            };
-            return Err(format!(
-                "{} has attributes [{}], not [{}]",
-                shown(),
-                list(&entry.xattrs),
-                list(&node.xattrs)
-            ));
-        }
-        same!("link count", entry.nlink, links[id]);
-        if let Content::Symlink(target) = &node.content {
-            same!("target", entry.body, Body::Symlink(target.clone().into_bytes()));
+        same(&shown, "kind", &entry.kind, &node.kind())?;
+        same(&shown, "link count", &entry.nlink, &links[id])?;
+        if node.file().is_none() {
+            match_attributes(node, entry, shown)?;
         }
         found.insert(*id, entry);
     }
-    // All of the model's paths exist, and the root; so any further path is an error.
-    let entries = || tree.entries.keys().filter(|path| !is_kept(path));
-    if entries().count() > paths.len() + 1 {
-        let known: HashSet<_> = paths.iter().map(|(path, _)| path).collect();
-        let extra = entries().find(|path| *path != b"/" && !known.contains(path));
-        let extra = String::from_utf8_lossy(extra.expect("more entries than paths"));
-        return Err(format!("{extra} should not be there"));
+    let known: HashSet<_> = paths.iter().map(|(path, _)| path).collect();
+    let entries = tree.entries.iter().filter(|(path, _)| !is_kept(path));
+    let mut new = Vec::new();
+    for (path, entry) in entries.filter(|(path, _)| *path != b"/" && !known.contains(path)) {
+        let shown = || String::from_utf8_lossy(path).into_owned();
+        if !apart.new.contains_key(path) {
+            return Err(format!("{} should not be there", shown()));
+        }
+        same(&shown, "kind", &entry.kind, &FileKind::Regular)?;
+        same(&shown, "link count", &entry.nlink, &1)?;
+        if inodes.insert(entry.ino, 0).is_some() {
+            return Err(format!("{}: wrong inode {}", shown(), entry.ino));
+        }
+        new.push((path, entry));
     }
-    Ok(found)
+    Ok(Files {
+        old: found
+            .into_iter()
+            .filter(|(id, _)| state.node(*id).is_some_and(|n| n.file().is_some()))
+            .collect(),
+        new,
+    })
+}
+
+fn same<T: PartialEq + Debug>(
+    shown: &dyn Fn() -> String,
+    what: &str,
+    ours: &T,
+    theirs: &T,
+) -> Result<(), String> {
+    if ours == theirs { Ok(()) } else { Err(format!("{} has {what} {ours:?}, not {theirs:?}", shown())) }
+}
+
+/// Compares the attributes of an entry, and a link's target.
+fn match_attributes(node: &Node, entry: &Entry, shown: impl Fn() -> String) -> Result<(), String> {
+    same(&shown, "mode", &entry.perm, &node.perm)?;
+    same(&shown, "owner", &(entry.uid, entry.gid), &(node.uid, node.gid))?;
+    if entry.xattrs != node.xattrs {
+        let list = |map: &BTreeMap<Vec<u8>, Vec<u8>>| {
+            let show = |(name, value): (&Vec<u8>, &Vec<u8>)| {
+                format!("{} ({})", String::from_utf8_lossy(name), stamp::describe(value))
+            };
+            map.iter().map(show).collect::<Vec<_>>().join(", ")
+        };
+        return Err(format!(
+            "{} has attributes [{}], not [{}]",
+            shown(),
+            list(&entry.xattrs),
+            list(&node.xattrs)
+        ));
+    }
+    if let Content::Symlink(target) = &node.content {
+        same(&shown, "target", &entry.body, &Body::Symlink(target.clone().into_bytes()))?;
+    }
+    Ok(())
 }

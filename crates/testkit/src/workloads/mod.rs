@@ -372,13 +372,22 @@ pub fn on_generations() -> Vec<FileWorkload> {
         let workload = FileWorkload { format, ..workload(name, ahead::beside_others) };
         ahead(in_mode(DataMode::Adaptive, workload))
     };
+    let new = |name, format| FileWorkload { threads: vec![ahead::new_files], ..beside(name, format) };
+    let full_log: Vec<Script> = vec![ahead::new_files_in_a_full_log];
     let threads: Vec<Script> = vec![ahead::beside_others, random::names, ahead::beside_others];
+    let makers: Vec<Script> = vec![ahead::new_files, random::names, ahead::new_files];
     let beside = [
         beside("gen-ahead", GENERATIONS),
         beside("gen-ahead-4k", GENERATIONS_4K),
         beside("gen-ahead-quota", GENERATIONS_QUOTAS),
         in_mode(DataMode::Ordered, beside("gen-ahead-ordered", GENERATIONS)),
         FileWorkload { threads, ..beside("gen-ahead-threads", GENERATIONS) },
+        new("gen-ahead-new", GENERATIONS),
+        new("gen-ahead-new-4k", GENERATIONS_4K),
+        new("gen-ahead-new-quota", GENERATIONS_QUOTAS),
+        in_mode(DataMode::Ordered, new("gen-ahead-new-ordered", GENERATIONS)),
+        FileWorkload { threads: makers, ..new("gen-ahead-new-threads", GENERATIONS) },
+        FileWorkload { threads: full_log, ..new("gen-ahead-new-wrap", GENERATIONS) },
     ];
     let unordered = [("gen-unordered-mix", "gen-mix"), ("gen-unordered-snapshots", "gen-snapshots")];
     let unordered = unordered.into_iter().map(|(name, of)| {

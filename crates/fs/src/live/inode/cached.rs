@@ -47,6 +47,12 @@ pub(in crate::live) struct CachedInode {
     pub referenced: AtomicBool,
 }
 
+/// The name with which an inode was made.
+pub(in crate::live) struct MadeAs {
+    pub dir: Ino,
+    pub name: Box<[u8]>,
+}
+
 pub(in crate::live) struct InodeState {
     /// False when the inode number is not in use.
     pub live: bool,
@@ -71,6 +77,11 @@ pub(in crate::live) struct InodeState {
     pub last_batch: u64,
     /// The commit in which the inode was made; 0 if that was before it was loaded.
     pub born: CommitId,
+    /// The commit with the newest change of its names, except the one that is in `made_as`.
+    pub last_name_commit: CommitId,
+    /// Its only name, if it was made with it and its names have not changed since. `None` also if
+    /// that is not known, or was long ago.
+    pub made_as: Option<Box<MadeAs>>,
     /// For a folder: its names in the running commit, or in an earlier one.
     pub names: Option<Box<NewNames>>,
     /// The inode's share in the quota files.
@@ -141,6 +152,8 @@ impl InodeState {
             last_whole_commit: CommitId(0),
             last_batch: 0,
             born: CommitId(0),
+            last_name_commit: CommitId(0),
+            made_as: None,
             names: None,
             charged: Charge::default(),
             versions: Versions::default(),
@@ -161,6 +174,8 @@ impl InodeState {
             last_whole_commit: last_commit,
             last_batch: 0,
             born: CommitId(0),
+            last_name_commit: last_commit,
+            made_as: None,
             names: None,
             charged: Charge::default(),
             versions: Versions::default(),

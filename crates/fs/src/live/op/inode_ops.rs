@@ -192,6 +192,7 @@ impl InodeOps for Operation<'_> {
 
     fn add_links(&mut self, ino: Ino, delta: i32) -> Result<()> {
         self.change_inode(ino)?;
+        self.names_change(ino);
         let fs = self.fs;
         let (_, handle, _, state) = self.parts(ino);
         let old = u32::from(state.inode.links_count());
@@ -235,6 +236,7 @@ impl InodeOps for Operation<'_> {
         self.make_inode(ino, new)?;
         // It is linked now and must not be given back.
         self.taken.retain(|&taken| taken != ino);
+        self.made.push(ino);
         Ok(ino)
     }
 
@@ -273,7 +275,9 @@ impl InodeOps for Operation<'_> {
         self.check_dir(dir)?;
         self.begin_block_change()?;
         self.keep_name(dir, name, None)?;
-        self.add_name(dir, name, entry)
+        self.add_name(dir, name, entry)?;
+        self.note_name(dir, name, entry);
+        Ok(())
     }
 
     fn remove_entry(&mut self, dir: Ino, name: &Name) -> Result<()> {
@@ -281,6 +285,7 @@ impl InodeOps for Operation<'_> {
         self.begin_block_change()?;
         self.keep_name(dir, name, old)?;
         self.remove_name(dir, name, old)?;
+        old.into_iter().for_each(|old| self.names_change(old.ino));
         self.state(dir)?.state.versions.forget_absent_name(name);
         Ok(())
     }
@@ -292,7 +297,9 @@ impl InodeOps for Operation<'_> {
         // device, in any mode.
         self.handle.as_ref().expect("within a block change").order_data();
         self.keep_name(dir, name, old)?;
-        self.set_name(dir, name, old, entry)
+        self.set_name(dir, name, old, entry)?;
+        [Some(entry), old].into_iter().flatten().for_each(|changed| self.names_change(changed.ino));
+        Ok(())
     }
 
     fn folder_moves(&mut self) {

@@ -97,6 +97,8 @@ pub struct Operation<'a> {
     pub(super) wrote: BTreeSet<Ino>,
     /// Inode numbers taken in this operation and not linked yet.
     pub(super) taken: Vec<Ino>,
+    /// Inodes made in this operation.
+    made: Vec<Ino>,
     /// Inodes whose last name was removed.
     pub(super) unlinked: Vec<Ino>,
     /// Removals of blocks that did not fit into this handle.

@@ -1,4 +1,4 @@
-//! Names that come and go within one commit (SNAP-6).
+//! Names that come and go within one commit (SNAP-6), and the names of new files (SNAP-12).
 //!
 //! A folder that has gained only names of inodes made in the running commit, and has lost all of
 //! them again, has the names that it had before the commit. Its blocks then get their contents from
@@ -11,18 +11,42 @@
 //! of `Engine::base`; without them, and for a folder of which not every change in the commit is
 //! known, nothing is done.
 
-use xact_consistency::Handle;
+use xact_consistency::{Fault, Handle};
 use xact_layout::inode::flag;
 use xact_types::{FileBlock, Ino, Result};
 
 use super::Operation;
-use crate::api::Entry;
+use crate::api::{Entry, FileKind, Name};
 use crate::live::data::remove::has_deep_tree;
+use crate::live::inode::cached::MadeAs;
 
 /// The most blocks that are freed in the operation that removes the last name: 300,000 names.
 const GROWN_MAX: u32 = 2048;
 
 impl Operation<'_> {
+    /// A name was added. If it is the first one of an inode that this operation has made, an fsync
+    /// of the inode can put it into the folder ahead of the commit (`data::writeback::catch_up`).
+    pub(super) fn note_name(&mut self, dir: Ino, name: &Name, entry: Entry) {
+        if !self.made.contains(&entry.ino) || self.transaction.is_some() {
+            return self.names_change(entry.ino);
+        }
+        if entry.kind == FileKind::Regular && self.fs.engine.can_go_ahead() {
+            let made_as = Box::new(MadeAs { dir, name: name.into() });
+            if let Some(locked) = self.locked.get_mut(&entry.ino) {
+                locked.state.made_as = Some(made_as);
+            }
+        }
+    }
+
+    /// The names of an inode change. It is locked, since its attributes change too.
+    pub(super) fn names_change(&mut self, ino: Ino) {
+        let (Some(handle), Some(locked)) = (&self.handle, self.locked.get_mut(&ino)) else { return };
+        locked.state.last_name_commit = handle.commit_id();
+        if !self.fs.options.faults.has(Fault::AheadUnderOldName) {
+            locked.state.made_as = None;
+        }
+    }
+
     /// Whether an inode was made in the commit of this operation.
     pub(super) fn is_new(&self, entry: Option<&Entry>) -> bool {
         let commit = self.handle.as_ref().map(Handle::commit_id);

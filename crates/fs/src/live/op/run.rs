@@ -146,6 +146,7 @@ impl<'a> Operation<'a> {
             only_times: BTreeSet::new(),
             wrote: BTreeSet::new(),
             taken: Vec::new(),
+            made: Vec::new(),
             unlinked: Vec::new(),
             unfinished: Vec::new(),
             changed: false,

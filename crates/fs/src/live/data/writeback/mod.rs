@@ -5,7 +5,8 @@
 //! `link` links the blocks (step 3). This file writes the batches of one inode one after the other;
 //! `many` writes the batches of many inodes together.
 //! - `space_reservation`: space that the engine reserves for dirty data
-//! - `sync`: fsync and fdatasync; `flusher`: write-back by age, and when memory is short;
+//! - `sync`: fsync and fdatasync; `catch_up`: their way past other files' changes;
+//!   `flusher`: write-back by age, and when memory is short;
 //!   `flusher_thread`: the thread for it
 //! - `write_pattern`: the pattern in which a file is written, from which `collect` chooses what
 //!   goes through the journal
@@ -44,6 +45,7 @@
 //! truncation wait. So no page and no mapping changes. The lock is made exclusive before the handle
 //! begins (lock order: inode, then handle).
 
+mod catch_up;
 mod collect;
 pub(in crate::live) mod file_writes;
 mod flusher;

@@ -23,6 +23,7 @@ impl LiveFs {
     fn make_durable(&self, cached: &Arc<CachedInode>, data_only: bool) -> Result<()> {
         let scope = if data_only { Scope::Data } else { Scope::Inode };
         let how = WritebackRequest { scope, synced: true };
+        self.catch_up(cached)?;
         self.write_back(cached, how)?;
         let (last_commit, batch) = {
             let state = cached.state.read();
