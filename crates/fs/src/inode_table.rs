@@ -91,8 +91,8 @@ impl InodeTable {
         })
     }
 
-    /// Changes fields of an inode in use ahead of the handle's commit, which has the change already.
-    /// False: not ahead of it.
+    /// Changes fields of an inode in use ahead of the handle's commit, which has the change
+    /// already. False: not ahead of it.
     pub fn catch_up_fields(
         &self,
         h: &mut Handle,

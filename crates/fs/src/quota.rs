@@ -169,8 +169,8 @@ impl Quotas {
         self.moves(from, to, &mut |file, id, change| file.catch_up(handle, id, change))
     }
 
-    /// Calls `each` with the entries that a move changes, and their changes, until it returns false;
-    /// whether it never did.
+    /// Calls `each` with the entries that a move changes, and their changes, until it returns
+    /// false; whether it never did.
     fn moves(&self, from: &Charge, to: &Charge, each: &mut MoveEntry<'_>) -> Result<bool> {
         for file in &self.files {
             let (old, new) = (from.payer.id(file.kind), to.payer.id(file.kind));

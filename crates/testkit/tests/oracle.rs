@@ -259,8 +259,8 @@ fn r9_metadata_is_a_prefix() {
     );
 }
 
-/// Where an fsync need not wait for other files, those that it makes durable are apart from the
-/// prefix, with their names, attributes and contents, and depend on nothing else beyond it.
+/// Files that an fsync has made durable without others are apart from the prefix, with their names,
+/// attributes and contents, and depend on nothing else beyond it.
 #[test]
 fn r9_synced_files_are_apart_from_the_prefix() {
     let ahead = |story: Story| Story { goes_ahead: true, ..story };
@@ -294,8 +294,8 @@ fn r9_synced_files_are_apart_from_the_prefix() {
     s.now += 10;
     s.legal(&alone);
     s.legal(&s.tree(4));
-    // What depends on more takes it along: a folder that is new or moves, a name that was in use,
-    // another name, a transaction.
+    // A file that depends on more takes it along: a folder that is new or moves, a name that was in
+    // use, another name, a transaction.
     let mkdir = || Op::Mkdir { path: "/e".into(), perm: 0o755 };
     let mv = |from: &str, to: &str| Op::Rename { from: from.into(), to: to.into(), how: RenameHow::Replace };
     let stories = [
@@ -312,7 +312,7 @@ fn r9_synced_files_are_apart_from_the_prefix() {
         s.legal(&newest);
         s.illegal(&without(newest, "/x"), "");
     }
-    // What happened to it after the sync may be missing, or not.
+    // Changes of it after the sync may be missing, or not.
     let s = ahead(old().create("/x").create("/b").fsync("/b").then(mv("/b", "/c")));
     let alone = take(&s.tree(7), s.tree(4), "/b");
     s.legal(&alone);

@@ -396,8 +396,8 @@ fn a_new_file_goes_ahead() {
     }
 }
 
-/// What follows in the commit whose file went ahead: the commit has it, and leaves no trace of what
-/// the record ahead had before.
+/// Changes that follow in the same commit: the commit has them, and leaves no trace of what the
+/// record ahead had before.
 #[test]
 fn what_follows_a_new_file_that_went_ahead() {
     type Then = fn(&Setup);
@@ -494,8 +494,8 @@ fn a_new_file_that_depends_on_other_changes() {
     }
 }
 
-/// Threads that deliver mail into one folder, each file synced, beside a thread that makes files and
-/// one that commits: each file is there.
+/// Threads that deliver mail into one folder, each file synced, beside a thread that makes files
+/// and one that commits: each file exists.
 #[test]
 fn many_new_files_at_once() {
     const THREADS: usize = 4;

@@ -263,9 +263,9 @@ impl DirtyBlocks {
     }
 
     /// Makes a change that the newest contents have already in the version ahead of `commit`, by an
-    /// operation with a batch. `change` returns whether the version can have it. False if it was not
-    /// made: the block is not part of the commit, or its durable contents are not known, or `change`
-    /// has refused. The caller breaks off then, since `change` may have done half of it.
+    /// operation with a batch. `change` returns whether the version can have it. False if it was
+    /// not made: the block is not part of the commit, or its durable contents are not known, or
+    /// `change` has refused. The caller breaks off then, since `change` may have done half of it.
     pub fn catch_up(
         &self,
         commit: CommitId,

@@ -107,8 +107,8 @@ impl Dir<'_> {
         Ok(None)
     }
 
-    /// Adds a name to the contents of a block that [`Self::block_with_gap`] has found; false if they
-    /// have the name now, or no space for it.
+    /// Adds a name to the contents of a block that [`Self::block_with_gap`] has found; false if
+    /// they have the name now, or no space for it.
     pub fn add_to_block(
         &self,
         (block, bytes): (BlockNr, &mut [u8]),

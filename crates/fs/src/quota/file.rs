@@ -202,8 +202,8 @@ impl QuotaFile {
         Ok(())
     }
 
-    /// Changes the entry of an id ahead of the handle's commit, which has the change already. False:
-    /// not ahead of it. The entry may be new in the commit.
+    /// Changes the entry of an id ahead of the handle's commit, which has the change already.
+    /// False: not ahead of it. The entry may be new in the commit.
     pub fn catch_up(
         &self,
         handle: &mut Handle,

@@ -7,10 +7,11 @@
 //!    after `k` steps: metadata operations form a prefix.
 //! 3. The inside of each file obeys `contents`.
 //!
-//! On a volume on which an fsync need not wait for others (`goes_ahead`), `k` is at least the number
-//! of steps promised by calls that are not an fsync of a file. Each file that was synced may be
-//! apart: with its attributes, its inside and, if it is new, its name as at one of its syncs beyond
-//! `k`, as long as it depends on nothing else beyond `k`. If that sync was acknowledged, it must be.
+//! On a volume on which an fsync need not wait for others (`goes_ahead`), `k` is at least the
+//! number of steps promised by calls that are not an fsync of a file. Each file that was synced may
+//! be apart: with its attributes, its inside and, if it is new, its name as at one of its syncs
+//! beyond `k`, as long as it depends on nothing else beyond `k`. If that sync was acknowledged, it
+//! must be.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -107,7 +108,7 @@ impl History {
         &self,
         (number, time, k): (usize, Time, usize),
         begun: usize,
-        files: &Files<'_>,
+        files: &FoundFiles<'_>,
         apart: &Apart,
     ) -> Result<(), String> {
         let thread = &self.threads[number];
@@ -157,7 +158,7 @@ struct Apart {
 }
 
 /// The files of a tree.
-struct Files<'a> {
+struct FoundFiles<'a> {
     old: BTreeMap<Id, &'a Entry>,
     /// Those that do not exist after `k` steps.
     new: Vec<(&'a Vec<u8>, &'a Entry)>,
@@ -192,7 +193,7 @@ fn match_names<'a>(
     Names { paths, links }: &Names,
     tree: &'a Tree,
     apart: &Apart,
-) -> Result<Files<'a>, String> {
+) -> Result<FoundFiles<'a>, String> {
     if let Some(id) = apart.lost {
         return Err(format!("file {id} was synced after other changes of its names"));
     }
@@ -230,7 +231,7 @@ fn match_names<'a>(
         }
         new.push((path, entry));
     }
-    Ok(Files {
+    Ok(FoundFiles {
         old: found
             .into_iter()
             .filter(|(id, _)| state.node(*id).is_some_and(|n| n.file().is_some()))

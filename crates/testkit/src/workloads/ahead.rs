@@ -96,8 +96,8 @@ pub fn new_files(s: &mut Driver, rng: &mut Rng) -> Done {
     Ok(())
 }
 
-/// The same with little else, so that the log gets full of records ahead, beside a snapshot that has
-/// the old contents, and with contents that go to their place with the commit.
+/// The same with little else, so that the log gets full of records ahead, beside a snapshot that
+/// has the old contents, and with contents that go to their place with the commit.
 pub fn new_files_in_a_full_log(s: &mut Driver, rng: &mut Rng) -> Done {
     prepare(s, rng)?;
     let mut snapshot = None;

@@ -6,9 +6,9 @@
 //! once more, in the durable versions of the blocks alone (`Handle::catch_up`): the newest versions
 //! have them. After that the file is like one that was made long ago, and its data goes ahead.
 //!
-//! The changes are: the inode with its bytes as they are now; the bits and counts of the blocks that
-//! it has now and had not before; the difference of its charge; and for a new file the bit and the
-//! counts of its inode, its name in the folder, and the folder's times.
+//! The changes are: the inode with its bytes as they are now; the bits and counts of the blocks
+//! that it has now and had not before; the difference of its charge; and for a new file the bit and
+//! the counts of its inode, its name in the folder, and the folder's times.
 //!
 //! Crash argument. The durable state with these changes is a state of the volume: it has the file
 //! as it is now, under its name, and no other change of the commit. It relies on nothing that it
@@ -16,20 +16,20 @@
 //! 1. *Names.* A new file still has the one name that it was made with (`InodeState::made_as`). Its
 //!    folder is durable: it is in use in the durable version of the inode table, under the same
 //!    generation. No folder has moved since the durable commit, so the path leads there. The name
-//!    is free in the durable version of the folder, and fits into one of its blocks without a change
-//!    of another block: the durable index is the one that leads to it. An old file has the names
-//!    that it has durably.
+//!    is free in the durable version of the folder, and fits into one of its blocks without a
+//!    change of another block: the durable index is the one that leads to it. An old file has the
+//!    names that it has durably.
 //! 2. *Blocks.* Blocks that the file has now and had not before are free in the durable version of
-//!    their bitmap, because nothing is taken before the commit that frees it is durable. Blocks that
-//!    it had before it still has: otherwise they would be freed here and in use by nobody. Nodes of
-//!    the extent tree outside the inode are as they were before.
-//! 3. *Data.* It was written before the blocks were linked, and the record waits for it. Data in the
-//!    commit itself joins the record.
+//!    their bitmap, because nothing is taken before the commit that frees it is durable. Blocks
+//!    that it had before it still has: otherwise they would still be marked as used here, without
+//!    an owner. Nodes of the extent tree outside the inode are as they were before.
+//! 3. *Data.* It was written before the blocks were linked, and the record waits for it. Data in
+//!    the commit itself joins the record.
 //! 4. *Everything else* (an attribute block that has changed, a file in parts on the list of
-//!    orphans, a change of another kind, a durable version that is not known, a group that was never
-//!    used) is left to the whole commit. So are all fsyncs if a transaction was committed.
+//!    orphans, a change of another kind, a durable version that is not known, a group that was
+//!    never used) is left to the whole commit. So are all fsyncs if a transaction was committed.
 //!
-//! What follows in the same commit builds on both versions. If the file is deleted, the commit
+//! Later changes in the same commit build on both versions. If the file is deleted, the commit
 //! frees its inode and blocks, and writes each block that a record ahead has, also one that ends as
 //! it was before the commit (`cancelled`). If it is renamed or linked, or its folder is split,
 //! the commit's own record starts from the versions ahead.
@@ -108,8 +108,8 @@ struct NamePlace {
 }
 
 impl LiveFs {
-    /// Before an fsync: catches up with the changes of a file that keep it from going ahead, if that
-    /// is possible. Otherwise the fsync is one of the whole commit.
+    /// Before an fsync: catches up with the changes of a file that keep it from going ahead, if
+    /// that is possible. Otherwise the fsync is one of the whole commit.
     pub(super) fn catch_up(&self, cached: &Arc<CachedInode>) -> Result<()> {
         if !self.engine.goes_ahead_now() || !self.may_catch_up(cached.ino, &cached.state.read()) {
             return Ok(());
