@@ -14,7 +14,7 @@
 //! must be.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 
 use xact::PERSISTED_FOLDER;
@@ -96,7 +96,7 @@ impl History {
                 apart.lost = Some(id);
             }
             if needed > k && is_new {
-                apart.required.push(id);
+                apart.required.insert(id);
             }
             apart.moments.insert(id, moments);
         }
@@ -131,10 +131,13 @@ impl History {
         }
         let mut found = Vec::new();
         for (path, entry) in &files.new {
+            // Of several files that had the path one after the other, one that must exist.
+            let mut ids = apart.new[*path].clone();
+            ids.sort_by_key(|id| (!apart.required.contains(id), *id));
             let fits = |id: &&Id| any(**id, entry, &apart.moments[*id]).is_ok();
-            match apart.new[*path].iter().find(fits) {
+            match ids.iter().find(fits) {
                 Some(id) => found.push(*id),
-                None => any(apart.new[*path][0], entry, &apart.moments[&apart.new[*path][0]])?,
+                None => any(ids[0], entry, &apart.moments[&ids[0]])?,
             }
         }
         match apart.required.iter().find(|id| !found.contains(id)) {
@@ -152,7 +155,7 @@ struct Apart {
     /// The paths of those that do not exist after `k` steps.
     new: BTreeMap<Vec<u8>, Vec<Id>>,
     /// Those of them that must exist.
-    required: Vec<Id>,
+    required: BTreeSet<Id>,
     /// A file that cannot be as it must be.
     lost: Option<Id>,
 }

@@ -80,6 +80,12 @@ pub fn new_files(s: &mut Driver, rng: &mut Rng) -> Done {
             0 => s.chmod(&path, 0o600 + rng.below(0o100) as u16)?,
             1 => s.set_xattr(&path, "user.a", &[7; 20])?,
             2 => {}
+            // Blocks that the file has before it is synced.
+            3 | 4 => {
+                let len = 1 + rng.below(6000);
+                s.run(Op::Reserve { path: path.clone(), offset: 0, len, keep_size: rng.one_in(2) })?;
+                s.append(&path, 1 + rng.below(2000))?;
+            }
             _ => s.append(&path, 1 + rng.below(4000))?,
         }
         sync_one(s, rng, &path)?;
