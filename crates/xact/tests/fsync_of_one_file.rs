@@ -9,8 +9,8 @@ use std::time::Duration;
 use xact::convert::to_plain;
 use xact::mkfs::{MkfsOptions, mkfs_generations};
 use xact::{
-    BlockDevice, Caller, Fsync, Ino, MemoryDevice, ModeChoice, PathExt, RenameHow, SetAttr, View, Volume,
-    VolumeOptions,
+    BlockDevice, Caller, Fsync, Ino, MemoryDevice, ModeChoice, PathExt, Paths, RenameHow, SetAttr, View,
+    Volume, VolumeOptions,
 };
 use xact_fs::{WriteHow, XattrHow};
 use xact_types::Steps;
@@ -450,6 +450,36 @@ fn what_follows_a_new_file_that_went_ahead() {
         setup.volume.close().unwrap();
         assert_sound(setup.device.clone());
     }
+}
+
+/// A snapshot is a commit: it has what went ahead of it, and keeps that. New files go ahead beside an
+/// older snapshot too.
+#[test]
+fn new_files_and_snapshots() {
+    let setup = Setup::new(Fsync::File);
+    for round in 0..3 {
+        setup.make_others(500 * (round + 1));
+        let path = format!("/old/mail-{round}");
+        let file = setup.make(&path);
+        setup.sync_ahead(file, &path);
+        let name = format!("snapshot-{round}");
+        setup.volume.create_snapshot(&name).unwrap();
+        setup.volume.remove_file(&path).unwrap();
+        setup.base.sync_file(setup.volume.metadata("/old").unwrap().ino, false).unwrap();
+        let left = setup.crashed();
+        assert!(!left.exists(&path).unwrap());
+        let snapshot = left.open_snapshot(&name).unwrap();
+        let paths = Paths::of(snapshot.view().unwrap());
+        assert_eq!(paths.read(&path).unwrap(), path.as_bytes());
+        assert!(paths.exists(format!("/new/file-{}", 500 * (round + 1) - 1)).unwrap());
+        drop((paths, snapshot));
+        left.close().unwrap();
+        for n in 0..500 * (round + 1) {
+            setup.volume.remove_file(format!("/new/file-{n}")).unwrap();
+        }
+    }
+    setup.volume.close().unwrap();
+    assert_sound(setup.device.clone());
 }
 
 /// A file whose name the durable folder cannot take as it is: the fsync is one of everything.

@@ -190,7 +190,8 @@ fn is_kept(path: &[u8]) -> bool {
     path.split(|b| *b == b'/').nth(1) == Some(PERSISTED_FOLDER.as_bytes())
 }
 
-/// Compares everything but the attributes and contents of files; returns the entry of each.
+/// Compares everything but the contents of files, and the attributes of those that may be apart;
+/// returns the entry of each.
 fn match_names<'a>(
     state: &State,
     Names { paths, links }: &Names,
@@ -214,7 +215,7 @@ fn match_names<'a>(
         }
         same(&shown, "kind", &entry.kind, &node.kind())?;
         same(&shown, "link count", &entry.nlink, &links[id])?;
-        if node.file().is_none() {
+        if !apart.moments.contains_key(id) {
             match_attributes(node, entry, shown)?;
         }
         found.insert(*id, entry);
