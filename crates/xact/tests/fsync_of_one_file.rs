@@ -452,8 +452,8 @@ fn what_follows_a_new_file_that_went_ahead() {
     }
 }
 
-/// A snapshot is a commit: it has what went ahead of it, and keeps that. New files go ahead beside an
-/// older snapshot too.
+/// A snapshot is a commit: it has the files that went ahead of it, and keeps them. New files go
+/// ahead beside an older snapshot too.
 #[test]
 fn new_files_and_snapshots() {
     let setup = Setup::new(Fsync::File);

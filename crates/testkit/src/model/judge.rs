@@ -131,7 +131,7 @@ impl History {
         }
         let mut found = Vec::new();
         for (path, entry) in &files.new {
-            // Of several files that had the path one after the other, one that must exist.
+            // Several files may have had the path one after the other: those that must exist first.
             let mut ids = apart.new[*path].clone();
             ids.sort_by_key(|id| (!apart.required.contains(id), *id));
             let fits = |id: &&Id| any(**id, entry, &apart.moments[*id]).is_ok();
