@@ -303,9 +303,10 @@ impl ThreadHistory {
             && before.resolve(dir).is_ok_and(|id| self.states[s].resolve(dir) == Ok(id))
     }
 
-    /// The files that `apart` may concern: those that were synced alone.
-    pub fn synced_files(&self) -> impl Iterator<Item = Id> {
-        self.files.iter().filter(|(_, past)| !past.syncs.is_empty()).map(|(id, _)| *id)
+    /// The files that were synced alone after the first `k` steps: others cannot be apart.
+    pub fn synced_after(&self, k: usize) -> impl Iterator<Item = Id> {
+        let synced = move |past: &Past| past.syncs.last().is_some_and(|&s| s >= k);
+        self.files.iter().filter(move |(_, past)| synced(past)).map(|(id, _)| *id)
     }
 
     fn moves_folder(&self, s: usize) -> bool {

@@ -79,7 +79,7 @@ impl History {
         }
         let thread = &self.threads[number];
         let called = thread.called(time);
-        for id in thread.synced_files() {
+        for id in thread.synced_after(k) {
             let needed = thread.needed(time, id);
             let mut moments = thread.apart(id, k, called);
             moments.retain(|&v| v >= needed);
