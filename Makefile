@@ -12,7 +12,7 @@ help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the xact command and the C library, optimised, in target/release
-	$(CARGO) build --release -p xact-cli -p xact-capi
+	$(CARGO) build --release -p xact-cli -p xact-capi -p xact-run-helper
 
 deps: ## install the system packages that the rest needs (or say which are missing)
 	@scripts/deps
@@ -52,8 +52,8 @@ bench-papers: build ## the figures of the five papers, in target/bench-papers/re
 	@scripts/deps bench
 	$(CARGO) run --release -p xact-bench -- --papers --out target/bench-papers $(BENCH)
 
-install: build ## binary, C library, man pages, completions, headers, helpers and units, under PREFIX (/usr/local)
-	@scripts/install '$(DESTDIR)$(PREFIX)'
+install: build ## command, C library, man pages, completions, headers, helpers, units, under PREFIX (/usr/local); SETUID=1 enables the run helper
+	@scripts/install $(if $(filter 1,$(SETUID)),--setuid) '$(DESTDIR)$(PREFIX)'
 
 uninstall: ## take away what 'make install' put there
 	@scripts/install --remove '$(DESTDIR)$(PREFIX)'

@@ -35,6 +35,9 @@ use args::{Cli, Command};
 use exit::Exit;
 
 fn main() -> ExitCode {
+    if let Some(code) = run::in_view::run() {
+        return code;
+    }
     complete::answer_shell();
     if let Some(code) = helpers::run() {
         return code;

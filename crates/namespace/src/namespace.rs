@@ -32,6 +32,25 @@ impl Drop for Bound {
 }
 
 impl Bound {
+    /// The view of transaction `id`, which covers the volume of `mount` in the namespace of this
+    /// process already.
+    pub fn existing(mount: &Mount, id: u64) -> Result<Bound> {
+        let root = Path::new("/").join(FOLDER).join(format!("tx/{id}/root"));
+        let table = mounts::all()?;
+        let ids: Vec<u64> =
+            table.iter().filter(|m| m.device == mount.device && m.root == root).map(|m| m.id).collect();
+        if ids.is_empty() {
+            return Err(Error::NoVolume(format!("the view of transaction {id} is not mounted here")));
+        }
+        ours::add_views(&ids);
+        Ok(Bound { ids })
+    }
+
+    /// Moves the current folder, if it is on the volume, into the view.
+    pub fn enter_current_folder(&self, mount: &Mount) -> Result<()> {
+        current_folder(mount)?.map_or(Ok(()), |folder| enter_folder(&folder, self))
+    }
+
     /// Whether a mount with this id shows the view.
     pub fn shows(&self, mount_id: u64) -> bool {
         self.ids.contains(&mount_id)
@@ -121,7 +140,7 @@ impl Namespace {
                             user namespace until it exits.";
                 return Err(Error::refused("make a mount namespace", Errno::PERM, Some(hint)));
             }
-            unshare()?;
+            unshare_user()?;
             home = Home::here()?;
             unshared = unshare_now(UnshareFlags::NEWNS);
         }
@@ -135,9 +154,20 @@ impl Namespace {
         }
     }
 
-    /// Moves this process into a mount namespace of its own. Changes nothing on the volume.
-    pub fn enter(mount: &Mount) -> Result<Namespace> {
-        unshare()?;
+    /// Moves this process into a mount namespace of its own. Changes nothing on the volume. `None`:
+    /// it has no right to make one.
+    pub fn enter(mount: &Mount) -> Result<Option<Namespace>> {
+        match unshare_now(UnshareFlags::NEWNS) {
+            Err(Errno::PERM) => Ok(None),
+            Err(e) => Err(Error::refused("make a mount namespace", e, None)),
+            Ok(()) => Namespace::here(mount).map(Some),
+        }
+    }
+
+    /// The same inside of a user namespace, which needs no right. In it every other user appears as
+    /// the overflow user.
+    pub fn enter_as_user(mount: &Mount) -> Result<Namespace> {
+        unshare_user()?;
         Namespace::here(mount)
     }
 
@@ -261,13 +291,8 @@ fn enter_folder(folder: &Path, bound: &Bound) -> Result<()> {
     }
 }
 
-/// Makes the new namespace: as root directly, otherwise inside a user namespace, in which this user
-/// may mount and every other user appears as the overflow user.
-fn unshare() -> Result<()> {
-    match unshare_now(UnshareFlags::NEWNS) {
-        Err(Errno::PERM) => {}
-        result => return result.map_err(|e| Error::refused("make a mount namespace", e, None)),
-    }
+/// Makes a mount namespace inside a user namespace, in which this user may mount.
+fn unshare_user() -> Result<()> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     unshare_now(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|e| {
         let hint = match e {

@@ -29,6 +29,10 @@ use crate::{complete, exit, values};
 /// Two options allow a review before the commit: --ask shows the changes and asks whether to commit
 /// them; --leave-open leaves the transaction open for 'xact tx'.
 ///
+/// For an ordinary user, files of other users appear with a wrong owner in CMD, and sudo and other
+/// setuid programs do not work there, unless the administrator has enabled xact-run-helper with
+/// 'make install SETUID=1'. A note says so before CMD starts; -q omits it.
+///
 /// The commit fails if another process has changed something that CMD read or wrote: the first to
 /// commit wins. --retry runs CMD again on the new state, after a random pause that grows.
 #[derive(Debug, Args)]

@@ -48,15 +48,23 @@ impl Ended {
 
 /// Runs `command` until it ends; calls `started` once the process exists.
 pub fn run(command: &[OsString], started: impl FnOnce()) -> Result<Ended> {
-    let blocked = Blocked::block().map_err(|e| Failure::system("take signals", e))?;
-    let mask = blocked.mask_before();
     let mut process = Command::new(&command[0]);
     process.args(&command[1..]);
+    run_process(process, started)?.map_err(|e| cannot_run(&command[0], &e))
+}
+
+/// The same for a process. The inner error is that of starting it.
+pub fn run_process(mut process: Command, started: impl FnOnce()) -> Result<io::Result<Ended>> {
+    let blocked = Blocked::block().map_err(|e| Failure::system("take signals", e))?;
+    let mask = blocked.mask_before();
     // SAFETY: the closure makes one async-signal-safe call on a set of its own.
     unsafe { process.pre_exec(move || mask.set()) };
-    let mut child = process.spawn().map_err(|e| cannot_run(&command[0], &e))?;
+    let mut child = match process.spawn() {
+        Ok(child) => child,
+        Err(e) => return Ok(Err(e)),
+    };
     started();
-    wait(&mut child, &blocked).map_err(|e| Failure::system("wait for the command", e))
+    wait(&mut child, &blocked).map(Ok).map_err(|e| Failure::system("wait for the command", e))
 }
 
 fn wait(child: &mut Child, blocked: &Blocked) -> io::Result<Ended> {
@@ -81,7 +89,7 @@ fn wait(child: &mut Child, blocked: &Blocked) -> io::Result<Ended> {
     }
 }
 
-fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
+pub fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
     let name = command.to_string_lossy();
     let (code, text) = match error.kind() {
         io::ErrorKind::NotFound if name.contains('/') => (NOT_FOUND, format!("{name}: {}", plain(error))),

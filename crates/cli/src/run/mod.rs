@@ -14,10 +14,16 @@
 //!    continue at 4.
 //!
 //! xact itself enters the namespace before it starts the command, so a failure in step 3 or 4 is
-//! reported like any other. It changes nothing on the volume.
+//! reported like any other. It changes nothing on the volume. For an ordinary user, a setuid helper
+//! makes the namespace (`helper.rs`), and steps 3 to 5 are those of the command's process
+//! (`in_view.rs`), which reports a failure to this one. Without the helper, xact enters a user
+//! namespace (`place.rs`).
 
 mod ask;
 mod child;
+mod helper;
+pub mod in_view;
+mod place;
 mod signals;
 mod snapshot;
 mod status;
@@ -29,7 +35,6 @@ use std::time::Duration;
 use xact_control::abi::{BEGIN_EAGER, BEGIN_SNAPSHOT, COMMIT_ORDERED, COMMIT_RETAIN};
 use xact_control::client::SavepointHandle;
 use xact_namespace::descriptors::{Scope, Survey};
-use xact_namespace::namespace::Namespace;
 
 use crate::args::{Detection, Isolation, Run};
 use crate::control::Transaction;
@@ -38,6 +43,7 @@ use crate::mounts::Mount;
 use crate::{mounts, output};
 use ask::{Answer, Terminal};
 use child::Ended;
+use place::Place;
 use status::{Outcome, Status, StatusFile};
 
 const NAME: &str = "xact run";
@@ -98,17 +104,11 @@ fn attempt(args: &Run, status: &mut Status) -> Result<u8> {
         Some(_) => Some(transaction.savepoint()?),
         None => None,
     };
-    let mut namespace = Namespace::enter(&mount)?;
+    let mut place = Place::enter(&mount)?;
     loop {
         status.transaction = Some(transaction.id());
         status.tries += 1;
-        let bound = namespace.show(transaction.id());
-        let reopened = bound.and_then(|bound| inherited.reopen(&bound));
-        let ended = reopened.map_err(Failure::from).and_then(|reopened| {
-            // Once the command has them, xact closes the view's descriptors: its own messages go to
-            // the original ones.
-            child::run(&args.command, move || drop(reopened))
-        });
+        let ended = place.run(&args.command, transaction.id(), &inherited);
         let decided = match ended {
             Ok(ended) => {
                 status.command_status = ended.status;

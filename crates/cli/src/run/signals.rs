@@ -66,6 +66,16 @@ impl Blocked {
 pub struct Mask(libc::sigset_t);
 
 impl Mask {
+    /// That of this thread.
+    pub fn current() -> io::Result<Mask> {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: no mask is set, and sigprocmask fills the set if it succeeds.
+        match unsafe { libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr()) } {
+            0 => Ok(Mask(unsafe { now.assume_init() })),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Sets the mask in this process. Safe between fork and exec.
     pub fn set(&self) -> io::Result<()> {
         // SAFETY: the set was filled by sigprocmask; the old mask is not asked for.
