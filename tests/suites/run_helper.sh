@@ -2,8 +2,10 @@
 # they are outside of the transaction. Without the helper, a note says what does not work.
 
 HELPER=$TARGET/release/xact-run-helper
-USER_ID=1234
-as_user() { setpriv --reuid $USER_ID --regid $USER_ID --groups $USER_ID,4321 "$@"; }
+# The user "daemon" of all systems: sudo and fusermount3 want a name.
+USER_ID=1
+PATH_OF_USER=/usr/sbin:/usr/bin:/sbin:/bin
+as_user() { PATH=$PATH_OF_USER setpriv --reuid $USER_ID --regid $USER_ID --groups $USER_ID,4321 "$@"; }
 
 # A volume of root for all users, and xact in bin/ with the helper beside it. The mounts spread, as
 # those of most systems do.
@@ -44,16 +46,16 @@ test_owners_groups_and_setuid_programs() {
     before=$(cat /proc/self/mountinfo)
     for command in 'id' 'stat -c %u:%g /etc/passwd /proc/1 mnt/d/of-root' 'ls -ln /etc mnt/d' "$WORK/setuid-id -u" \
         'mnt/setuid-id -u' 'grep -E "^(Uid|Gid|Groups|Cap|NoNewPrivs|Seccomp):" /proc/self/status' \
-        'cat /proc/self/uid_map' 'sort -z /proc/self/environ' 'grep -E "^Sig(Blk|Ign)" /proc/self/status' 'ulimit -a'; do
-        equal "$command" "$(TMPDIR=/x LD_LIBRARY_PATH=/y as_user sh -c "$command")" \
-            "$(TMPDIR=/x LD_LIBRARY_PATH=/y run -- sh -c "$command" 2>&1)"
+        'cat /proc/self/uid_map' 'env | sort' 'grep -E "^Sig(Blk|Ign)" /proc/self/status' 'ulimit -a'; do
+        equal "$command" "$(TMPDIR=$WORK/out LD_LIBRARY_PATH=/y as_user sh -c "$command")" \
+            "$(TMPDIR=$WORK/out LD_LIBRARY_PATH=/y run -- sh -c "$command" 2>&1)"
     done
     run -- tar -C mnt -cf mnt/u/t.tar d/of-root
     equal "owner in an archive" 4321/4321 "$(tar --numeric-owner -tvf mnt/u/t.tar | awk '{ print $2 }')"
     run -- sh -c 'touch mnt/u/c && chgrp 4321 mnt/u/c'
     equal "group" $USER_ID:4321 "$(stat -c %u:%g mnt/u/c)"
     exits 1 'Operation not permitted' -- run -- chown 0 mnt/u/c
-    exits 1 'Permission denied' -- run -- sh -c 'echo x >mnt/d/of-root'
+    exits 1 'Permission denied' -- run -- touch mnt/d/of-root
     # Changes by a setuid program are part of the transaction.
     cp /bin/touch root-touch
     chmod 4755 root-touch
@@ -69,15 +71,20 @@ test_sudo() {
     command -v sudo >/dev/null || { report 'left out: sudo is not installed' && return 0; }
     fresh
     # A mount of this namespace only: sudo outside of the tests does not see the rule.
-    mount -t tmpfs none /etc/sudoers.d
+    mount -t tmpfs -o mode=755 none /etc/sudoers.d
     echo "#$USER_ID ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/xact
     chmod 440 /etc/sudoers.d/xact
     equal "sudo id" 0 "$(run -- sudo -n id -u)"
-    run -- sh -c 'sudo -n chown 7:8 mnt/d/of-root && sudo -n -u '#4321' touch mnt/d/by-another'
+    run -- sh -c 'sudo -n chown 7:8 mnt/d/of-root && sudo -n -u bin touch mnt/d/by-another'
     equal owner 7:8 "$(stat -c %u:%g mnt/d/of-root)"
-    equal owner 4321 "$(stat -c %u mnt/d/by-another)"
+    equal owner bin "$(stat -c %U mnt/d/by-another)"
     exits 1 -- run -- sh -c 'sudo -n rm mnt/d/of-root; false'
     [[ -e mnt/d/of-root ]]
+    # Mounts that are made inside end with the command.
+    mkdir inner
+    equal 'a mount inside' tmpfs "$(run -- sh -c 'sudo -n mount -t tmpfs none inner && sudo -n mount -t tmpfs none mnt/u && stat -f -c %T inner')"
+    exits 32 -- mountpoint -q inner
+    exits 32 -- mountpoint -q mnt/u
     umount /etc/sudoers.d
     afterwards
 }
@@ -100,10 +107,10 @@ test_a_run_is_what_it_is_without_the_helper() {
     exits 1 -- as_user sh -c 'bin/xact run --at mnt -- sh -c "echo lost; exit 1" >>mnt/u/log'
     equal "after an abort" 'out err' "$(xargs <mnt/u/log)"
     exits 64 'descriptor 7 .*deleted' -- as_user sh -c 'exec 7>mnt/u/gone; rm mnt/u/gone; bin/xact run --at mnt true'
-    (cd mnt/u && as_user "$WORK/bin/xact" run sh -c 'pwd >here; ls /proc/self/fd >fds')
+    (cd mnt/u && as_user "$WORK/bin/xact" run sh -c 'pwd >here; ls /proc/self/fd >fds' && as_user sh -c 'ls /proc/self/fd >fds-outside')
     equal "current folder" "$WORK/mnt/u" "$(cat mnt/u/here)"
-    equal descriptors '0 1 2 3' "$(xargs <mnt/u/fds)"
-    exits 1 -- sh -c 'cd mnt/u && exec setpriv --reuid 1234 --regid 1234 --clear-groups ../../bin/xact run sh -c "rm here; false"'
+    equal descriptors "$(xargs <mnt/u/fds-outside)" "$(xargs <mnt/u/fds)"
+    exits 1 -- sh -c 'cd mnt/u && exec setpriv --reuid 1 --regid 1 --clear-groups ../../bin/xact run sh -c "rm here; false"'
     [[ -e mnt/u/here ]]
     # Nested: a savepoint. On another volume: a namespace again.
     run -- sh -c "echo outer >mnt/u/file; bin/xact run --at mnt -- sh -c 'echo inner >mnt/u/file; exit 1'; true" 2>said
@@ -166,9 +173,12 @@ test_a_users_own_volume() {
     equal 'a setuid program elsewhere' 0 "$(own -- ../setuid-id -u)"
     equal 'owner of a file elsewhere' 0 "$(own -- stat -c %u /etc/passwd)"
     # As outside: root may not look into it.
-    exits 1 'Permission denied' -- as_user ../setuid-touch mnt/x 2>/dev/null || true
-    own --snapshot=none -- true 2>said || has said 'generations'
+    cp /usr/bin/touch ../setuid-touch
+    chmod 4755 ../setuid-touch
+    exits 1 'Permission denied' -- as_user ../setuid-touch mnt/x
+    exits 1 'Permission denied' -- own -- ../setuid-touch mnt/x
     own -- touch mnt/made
+    equal owner $USER_ID "$(as_user stat -c %u mnt/made)"
     as_user ../bin/xact umount mnt
     sound disk.img
 }
@@ -257,6 +267,36 @@ test_without_it_a_note_says_what_does_not_work() {
     mkdir -p libexec/xact
     install -m 4755 "$HELPER" libexec/xact/xact-run-helper
     equal "beside bin/" 0 "$(run -- ./setuid-id -u)"
+    afterwards
+}
+
+# The view has the restrictions of each mount that it covers, and holds no other mount.
+test_mounts_keep_their_restrictions() {
+    fresh
+    cp setuid-id mnt/setuid-id
+    chmod 4755 mnt/setuid-id
+    mkdir elsewhere other
+    mount --bind mnt elsewhere
+    mount -o remount,bind,nosuid,nodev,noexec,ro elsewhere
+    local point
+    for point in mnt elsewhere; do
+        equal "options of $point" "$(findmnt -n -o OPTIONS $point)" "$(run -- findmnt -n -o OPTIONS $point | tail -n 1)"
+    done
+    equal "a setuid program at the first" 0 "$(run -- mnt/setuid-id -u)"
+    exits 126 'cannot execute' -- run -- elsewhere/setuid-id -u
+    exits 1 'Read-only file system' -- run -- touch elsewhere/u/x
+    equal "one view" made "$(run -- sh -c 'touch mnt/u/made; ls elsewhere/u')"
+    umount elsewhere
+    # An unmount outside takes place in it too.
+    mount -t tmpfs none other
+    mkfifo -m 666 ask answer
+    run -- sh -c 'mountpoint -q other; echo $?; echo go >ask; read -r _ <answer; mountpoint -q other; echo $?' >seen &
+    local job=$!
+    read -r _ <ask
+    umount other
+    echo go >answer
+    wait $job
+    equal "inside before and after" '0 32' "$(xargs <seen)"
     afterwards
 }
 
