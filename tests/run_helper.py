@@ -138,7 +138,7 @@ def check(call, what, expected=None):
 
 
 def right(point=None, tx=None):
-    return ["9", point or MNT, str(TX if tx is None else tx), "/bin/sh", "-c", PROBE]
+    return ["9", MNT if point is None else point, str(TX if tx is None else tx), "/bin/sh", "-c", PROBE]
 
 
 # --- the kinds of calls --------------------------------------------------------------------------
@@ -392,6 +392,12 @@ def main():
     assert f"Uid:\t{USER}\t{USER}\t{USER}\t{USER}" in IDENTITY, IDENTITY
     # The right call works, or all of this would prove nothing.
     check(Call(right()), "the right call", True)
+    for point in (LINK, PART, BESIDE, MNT + "/d", MNT + "/.xact", f"{MNT}/.xact/tx/{TX}/root", "/", "/etc", "", "mnt"):
+        check(Call(right(point)), f"another mount point: {point}", False)
+    for magic in ("/proc/self/cwd", "/proc/1/root" + MNT, "/proc/self/root" + MNT):
+        check(Call(right(magic), before=lambda: os.chdir(MNT)), f"a magic link: {magic}", False)
+    for count in range(4):
+        check(Call(right()[:count]), f"{count} arguments", False)
     before = mounts(own_mounts())
     counts = {}
     names = [kind for kind, weight in KINDS for _ in range(weight)]

@@ -341,6 +341,27 @@ test_install_with_and_without_the_bit() {
     equal "files left" '' "$(find "$WORK/usr" ! -type d)"
 }
 
+# A user's server can say anything of the user's own mount, and of that mount only.
+test_a_server_that_lies() {
+    needs python3 fusermount3
+    mount --make-rshared /
+    programs
+    mkdir -m 777 mnt
+    local refused="the transaction does not exist, or belongs to another user"
+    as_user timeout 30 python3 "$TESTS/lying_server.py" "$WORK/bin/xact-run-helper" "$WORK/mnt" >said
+    diff - said <<END
+a transaction of root: 125 '' $refused
+a transaction of another user: 125 '' $refused
+a transaction open to all: 125 '' $refused
+a transaction a file: 125 '' $refused
+a transaction with a file as its root: 125 '' $refused
+a transaction with a link as its root: 125 '' $refused
+a late answer: -9 '' 
+its own word: 0 ['RAN'] True True [['/.xact/tx/7/root', 'MNT', 'rw,nosuid,nodev,relatime']] 
+mounts outside: ['/']
+END
+}
+
 # Thousands of hostile calls: tests/run_helper.py has the list.
 test_hostile_calls() {
     needs python3 gcc
