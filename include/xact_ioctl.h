@@ -409,6 +409,43 @@ struct xact_outcome {
 	__u8 socket[XACT_SOCKET_MAX];
 };
 
+/*
+ * Atomic writes of several files, without a view. A batch is a transaction of a control channel
+ * that consists of writes and truncations of open files only. Each call is made on a descriptor of
+ * a file, and adds changes of this file; the last one has XACT_WRITE_COMMIT. No program sees the
+ * changes before the commit, all of them are visible at once after it, and a crash leaves all or
+ * none. A call that fails discards the batch, as does the end of the channel. A batch with one call
+ * is a commit in one request.
+ *
+ * EPERM: no open channel of the caller's user has this key. EACCES: the caller is neither root nor
+ * the owner of the file. ENOTTY: the file is in a transaction's view. EINVAL: the changes are not
+ * as below. EAGAIN: others have changed the same blocks since the first call of the batch.
+ */
+#define XACT_WRITE_COMMIT 1	/* visible at once and durable; the batch ends */
+#define XACT_WRITE_ORDERED 2	/* with COMMIT: as XACT_COMMIT_ORDERED */
+#define XACT_WRITE_ABORT 4	/* what the batch has so far is discarded first */
+#define XACT_WRITE_MAX 16352
+
+struct xact_channel_key {
+	__u64 key;		/* out: only who has opened the channel can ask for it */
+};
+
+struct xact_write_file {
+	__u64 key;		/* in: of a channel of the same user */
+	__u32 flags;		/* in: XACT_WRITE_... */
+	__u32 len;		/* in: bytes in data: struct xact_write_part and its bytes, repeatedly */
+	__u8 data[XACT_WRITE_MAX];	/* in: the bytes of each part are padded to a multiple of 8 */
+};
+
+#define XACT_PART_BYTES 0
+#define XACT_PART_TRUNCATE 1	/* the file ends at the offset; len is 0 */
+
+struct xact_write_part {
+	__u64 offset;
+	__u32 len;		/* bytes, which follow the struct */
+	__u32 kind;		/* XACT_PART_... */
+};
+
 /* The following are made on any file or folder of the mount. */
 #define XACT_IOC_SNAPSHOT _IOWR(0xea, 32, struct xact_snapshot)
 #define XACT_IOC_SNAPSHOT_PATHS _IOWR(0xea, 38, struct xact_snapshot_paths)
@@ -424,7 +461,10 @@ struct xact_outcome {
 #define XACT_IOC_LATENCIES _IOR(0xea, 35, struct xact_latencies)
 #define XACT_IOC_OUTCOME _IOR(0xea, 40, struct xact_outcome)
 
+#define XACT_IOC_WRITE_FILE _IOW(0xea, 57, struct xact_write_file)
+
 /* The following are made on a control channel. */
+#define XACT_IOC_CHANNEL_KEY _IOR(0xea, 56, struct xact_channel_key)
 #define XACT_IOC_BEGIN _IOWR(0xea, 1, struct xact_begin)	/* EBUSY: it has a transaction */
 /*
  * A commit ends the transaction, also if it is refused (then as an abort), except:

@@ -462,6 +462,54 @@ pub struct Savepoint {
     pub number: u64,
 }
 
+/// The key of a control channel, by which [`WriteFile`] names it. Only a process that has opened
+/// the channel can ask for it.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct ChannelKey {
+    pub key: u64,
+}
+
+/// Flags of [`WriteFile`]. `COMMIT`: the batch ends, and its changes become visible at once and
+/// durable. `ORDERED`: as for a commit of a transaction. `ABORT`: what the batch has is discarded
+/// first.
+pub const WRITE_COMMIT: u32 = 1;
+pub const WRITE_ORDERED: u32 = 2;
+pub const WRITE_ABORT: u32 = 4;
+
+/// Bytes of changes that one call takes.
+pub const WRITE_MAX: usize = 16352;
+
+/// Changes of the file on which the call is made, which become part of the channel's batch. A batch
+/// may have changes of any number of files.
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WriteFile {
+    /// In: the key of a channel of the same user.
+    pub key: u64,
+    /// In: `WRITE_…`.
+    pub flags: u32,
+    /// In: bytes in `data`: a [`WritePart`] and its bytes, one after the other, each padded to a
+    /// multiple of 8 bytes.
+    pub len: u32,
+    pub data: [u8; WRITE_MAX],
+}
+
+/// One change of a file, followed by its bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WritePart {
+    pub offset: u64,
+    /// The number of bytes.
+    pub len: u32,
+    /// `PART_…`.
+    pub kind: u32,
+}
+
+/// Kinds of [`WritePart`]: bytes at the offset; the file ends at the offset, and no bytes follow.
+pub const PART_BYTES: u32 = 0;
+pub const PART_TRUNCATE: u32 = 1;
+
 /// The reason why a commit failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -695,6 +743,8 @@ pub const IOC_FILES: u32 = ioc(3, 48, size_of::<FileUses>());
 pub const IOC_MOUNT: u32 = ioc(3, 44, size_of::<MountInfo>());
 pub const IOC_LATENCIES: u32 = ioc(2, 35, size_of::<Latencies>());
 pub const IOC_OUTCOME: u32 = ioc(2, 40, size_of::<Outcome>());
+pub const IOC_CHANNEL_KEY: u32 = ioc(2, 56, size_of::<ChannelKey>());
+pub const IOC_WRITE_FILE: u32 = ioc(1, 57, size_of::<WriteFile>());
 
 /// Name of the control folder in the mount's root.
 pub const FOLDER: &str = ".xact";

@@ -39,6 +39,8 @@ fn constants(values: &mut Values) {
         IOC_ATTACH IOC_INFO IOC_DIFF IOC_READ IOC_SAVEPOINT IOC_ROLLBACK IOC_RELEASE IOC_DIFF_BY_FILE
         IOC_SNAPSHOT IOC_SNAPSHOT_PATHS IOC_SNAPSHOT_DIFF IOC_COUNTERS IOC_MODES IOC_POOL IOC_USERS
         IOC_LATENCIES IOC_OUTCOME IOC_MOUNT IOC_FILES IOC_FILE_MODE
+        WRITE_COMMIT WRITE_ORDERED WRITE_ABORT WRITE_MAX PART_BYTES PART_TRUNCATE
+        IOC_CHANNEL_KEY IOC_WRITE_FILE
         MOUNT_SYNCS MOUNT_EXCLUSIVE MOUNT_READ_ONLY MOUNT_JOURNAL MOUNT_GENERATIONS MOUNT_UNJOURNALED
         MOUNT_OPTIONS_MAX
     }
@@ -127,6 +129,9 @@ fn structs(values: &mut Values) {
         xact_snapshot_paths = SnapshotPaths {
             action, name_len, paths_len, errmsg_len, name, reserved, paths, errmsg
         };
+        xact_channel_key = ChannelKey { key };
+        xact_write_file = WriteFile { key, flags, len, data };
+        xact_write_part = WritePart { offset, len, kind };
         xact_mount = MountInfo { flags, options_len, errmsg_len, reserved, options, errmsg };
         xact_snapshot_diff = SnapshotDiff {
             old_len, new_len, errmsg_len, reserved, old as old_name, new as new_name, errmsg

@@ -284,7 +284,7 @@ impl Channel {
         self.ioctl(abi::IOC_SYNC, &mut [])
     }
 
-    fn ioctl(&self, command: u32, argument: &mut [u8]) -> io::Result<()> {
+    pub(super) fn ioctl(&self, command: u32, argument: &mut [u8]) -> io::Result<()> {
         ioctl(&self.file, command, argument)
     }
 }

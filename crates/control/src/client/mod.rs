@@ -3,6 +3,7 @@
 //! ```text
 //!   channel     a control channel: begins and ends transactions, lists changes
 //!   savepoint   a begin within a transaction, from inside its view
+//!   write_file  atomic writes of open files
 //!   volume      requests by mount point: sync, statistics, snapshots, modes
 //!   snapshots   creates, lists and deletes snapshots, by the requests of volume
 //! ```
@@ -11,6 +12,7 @@ mod channel;
 mod savepoint;
 mod snapshots;
 mod volume;
+mod write_file;
 
 use std::fs::File;
 use std::io;
@@ -22,6 +24,7 @@ pub use snapshots::{SnapshotEntry, WithReason, create_snapshot, delete_snapshot,
 pub use volume::{
     counters, file_mode, files, latencies, modes, mount_info, outcome_socket, pool, sync, users, version,
 };
+pub use write_file::{PART_MAX, WriteRequest};
 
 fn ioctl(file: &File, command: u32, argument: &mut [u8]) -> io::Result<()> {
     // SAFETY: the command's number gives the number of bytes that the kernel copies, and `argument`

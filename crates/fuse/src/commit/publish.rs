@@ -82,8 +82,8 @@ type Span = (u64, u64);
 /// Hides a commit from the kernel until all of it is visible.
 pub(crate) struct Publisher<'a> {
     server: &'a Arc<Server>,
-    /// The parts of files to forget; `None`: all.
-    parts: Option<Vec<Span>>,
+    /// The parts of files to forget; of all other files, all.
+    parts: BTreeMap<Ino, Vec<Span>>,
     fence: Option<FenceNr>,
     /// Inodes of which the kernel may still have old data.
     again: Vec<Ino>,
@@ -115,13 +115,16 @@ impl<'a> Affected<'a> {
 
 impl<'a> Publisher<'a> {
     pub fn new(server: &'a Arc<Server>) -> Publisher<'a> {
-        Publisher { server, parts: None, fence: None, again: Vec::new() }
+        Publisher { server, parts: BTreeMap::new(), fence: None, again: Vec::new() }
     }
 
-    /// For a commit that changes one file, in these parts only.
-    pub fn over_parts(server: &'a Arc<Server>, parts: Vec<Span>) -> Publisher<'a> {
+    /// For a commit that changes these files in these parts only.
+    pub fn over_parts(
+        server: &'a Arc<Server>,
+        parts: impl IntoIterator<Item = (Ino, Vec<Span>)>,
+    ) -> Publisher<'a> {
         let mut publisher = Publisher::new(server);
-        publisher.parts = Some(merged(parts));
+        publisher.parts = parts.into_iter().map(|(ino, parts)| (ino, merged(parts))).collect();
         publisher
     }
 
@@ -183,7 +186,7 @@ impl<'a> Publisher<'a> {
     fn forget(&mut self, ino: Ino, has_pages: bool) {
         self.server.forget_followers(ino);
         for _ in 0..ROUNDS_MAX {
-            match self.forget_known(Node::Live(ino), has_pages) {
+            match self.forget_known(ino, has_pages) {
                 Ok(true) => return,
                 Ok(false) if !self.server.is_known(ino) => return,
                 Ok(false) => thread::sleep(LEARNING),
@@ -196,9 +199,9 @@ impl<'a> Publisher<'a> {
     }
 
     /// False: the kernel does not know the inode.
-    fn forget_known(&self, node: Node, has_pages: bool) -> io::Result<bool> {
-        let kernel = &self.server.kernel;
-        match &self.parts {
+    fn forget_known(&self, ino: Ino, has_pages: bool) -> io::Result<bool> {
+        let (kernel, node) = (&self.server.kernel, Node::Live(ino));
+        match self.parts.get(&ino) {
             _ if !has_pages => kernel.forget_attributes(node),
             None => kernel.forget_contents(node),
             Some(parts) => {

@@ -79,6 +79,7 @@ impl Server {
         self.jobs.wait();
         self.reaper.stop();
         self.abort_sections();
+        self.transactions.drop_batches();
         for tx in self.transactions.all() {
             let id = tx.id();
             self.transactions.freeze(&tx);

@@ -118,8 +118,10 @@ impl Server {
         let started = self.spawn_for(&account, Kind::End, move |server| {
             let parts = ours.ranges.lock().clone();
             let commit = || {
-                ours.transaction
-                    .commit_with_observer(Durability::Durable, &mut Publisher::over_parts(server, parts))
+                ours.transaction.commit_with_observer(
+                    Durability::Durable,
+                    &mut Publisher::over_parts(server, [(ino, parts)]),
+                )
             };
             let result = catch_unwind(AssertUnwindSafe(commit)).unwrap_or_else(|_| {
                 server.volume.poison("a panic in the commit of an atomic write");

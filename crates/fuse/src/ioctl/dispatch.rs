@@ -128,6 +128,13 @@ impl Server {
                 });
                 put(reply, &status)
             }
+            (control::IOC_CHANNEL_KEY, Node::Control(number)) => {
+                let key = self.transactions.channel_key(number)?;
+                put(reply, &control::ChannelKey { key })
+            }
+            (control::IOC_WRITE_FILE, Node::Live(ino)) => {
+                return self.write_file_ioctl(channel, ino, header, input, reply);
+            }
             (command, Node::View(..) | Node::Control(_)) if savepoints::is_savepoint_command(command) => {
                 self.savepoint_later(node, channel, header, command, input)?;
                 return Ok(Outcome::Later);

@@ -14,3 +14,4 @@ pub mod snapshots;
 pub mod tx_ioctl;
 pub mod usage;
 pub mod volume_ioctls;
+pub mod write_batch;

@@ -176,7 +176,9 @@ impl<'a> Request<'a> {
             }
             Operation::SyncFs | Operation::Fallocate(_) | Operation::CopyFileRange { .. } => true,
             Operation::Ioctl { args, .. } => {
-                !matches!(args.cmd, control::IOC_BEGIN | control::IOC_COMMIT | control::IOC_ABORT)
+                const SHORT: [u32; 4] =
+                    [control::IOC_BEGIN, control::IOC_COMMIT, control::IOC_ABORT, control::IOC_WRITE_FILE];
+                !SHORT.contains(&args.cmd)
             }
             _ => false,
         };
@@ -367,7 +369,8 @@ mod tests {
         for long in [ioctl(control::IOC_SYNC), ioctl(control::IOC_DIFF), waits(opcode::SYNCFS, &[])] {
             assert_eq!(long, DeviceWait::Yes);
         }
-        let short = [control::IOC_BEGIN, control::IOC_COMMIT, control::IOC_ABORT].map(ioctl);
+        let short = [control::IOC_BEGIN, control::IOC_COMMIT, control::IOC_ABORT, control::IOC_WRITE_FILE];
+        let short = short.map(ioctl);
         assert!(short.iter().all(|waits| *waits == DeviceWait::No));
         let fsync = abi::FsyncIn::default();
         for other in [waits(opcode::FSYNC, fsync.as_bytes()), waits(opcode::GETATTR, &[])] {

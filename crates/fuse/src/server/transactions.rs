@@ -29,6 +29,7 @@ use xact_types::{AccessCheck, Errno, Result};
 
 use crate::commit::followers::Followers;
 use crate::ioctl::change_list::ChangeList;
+use crate::ioctl::write_batch::Batch;
 use crate::protocol::node::ViewNr;
 use crate::server::kernel_refs::KernelRefs;
 use crate::server::process::SharedProcess;
@@ -192,6 +193,10 @@ struct ChannelState {
     memory: Charge,
     /// The list of changes that the channel reads, page by page.
     diff: Option<Arc<ChangeList>>,
+    /// The channel's key, once it was asked for.
+    key: Option<u64>,
+    /// Writes to files that are not committed yet.
+    batch: Option<Batch>,
 }
 
 impl ChannelState {
@@ -205,6 +210,8 @@ struct Tables {
     views: HashMap<ViewNr, Arc<TxView>>,
     last_view: Option<ViewNr>,
     channels: HashMap<u32, ChannelState>,
+    /// Channels by their keys.
+    keys: HashMap<u64, u32>,
     last_channel: u32,
     left_open: BTreeMap<u64, LeftOpen>,
     ended: VecDeque<TxInfo>,
@@ -275,6 +282,8 @@ impl Transactions {
                     selection_bytes: 0,
                     memory: account.nothing(Resource::Memory),
                     diff: None,
+                    key: None,
+                    batch: None,
                 });
                 return Ok(channel);
             }
@@ -284,7 +293,11 @@ impl Transactions {
     /// The channel's last descriptor is closed; returns the transaction that ends with it.
     pub fn close_channel(&self, channel: u32) -> Option<Arc<TxView>> {
         let mut tables = self.tables.write();
-        let tx = tables.channels.remove(&channel)?.tx?;
+        let state = tables.channels.remove(&channel)?;
+        if let Some(key) = state.key {
+            tables.keys.remove(&key);
+        }
+        let tx = state.tx?;
         match tables.left_open.get_mut(&tx.id()) {
             Some(kept) => {
                 kept.attached = None;
@@ -292,6 +305,43 @@ impl Transactions {
             }
             None => Some(tx),
         }
+    }
+
+    /// The key of a channel, by which calls on files name it.
+    pub fn channel_key(&self, channel: u32) -> Result<u64> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(|_| Errno::EIO)?;
+        let mut tables = self.tables.write();
+        let Tables { channels, keys, .. } = &mut *tables;
+        let state = channels.get_mut(&channel).ok_or(Errno::EBADF)?;
+        let key = *state.key.get_or_insert(u64::from_ne_bytes(random));
+        keys.insert(key, channel);
+        Ok(key)
+    }
+
+    /// The channel of a user with this key.
+    pub fn channel_of_key(&self, key: u64, uid: u32) -> Result<u32, Errno> {
+        let tables = self.tables.read();
+        let channel = tables.keys.get(&key).ok_or(Errno::EPERM)?;
+        let state = tables.channels.get(channel).ok_or(Errno::EPERM)?;
+        if state.open.account().uid() == uid { Ok(*channel) } else { Err(Errno::EPERM) }
+    }
+
+    pub fn take_batch(&self, channel: u32) -> Option<Batch> {
+        self.tables.write().channels.get_mut(&channel)?.batch.take()
+    }
+
+    /// If the channel was closed since, the batch is dropped, which aborts it.
+    pub fn put_batch(&self, channel: u32, batch: Batch) {
+        if let Some(state) = self.tables.write().channels.get_mut(&channel) {
+            state.batch = Some(batch);
+        }
+    }
+
+    /// Drops all batches, at the end of the session.
+    pub fn drop_batches(&self) {
+        self.tables.write().channels.values_mut().for_each(|state| state.batch = None);
     }
 
     /// Makes `transaction` the channel's; `EBUSY` if it has one. `open` charges its user.

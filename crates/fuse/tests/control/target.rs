@@ -36,7 +36,7 @@ const USERS: [u32; 2] = [1001, 1002];
 const NAMES: [&str; 11] =
     ["h1", "h2", "all", "private", "secret", "of-root", "folder", "f", "g", "d", ".xact"];
 
-const COMMANDS: [u32; 28] = [
+const COMMANDS: [u32; 30] = [
     control::IOC_VERSION,
     control::IOC_BEGIN,
     control::IOC_COMMIT,
@@ -66,6 +66,8 @@ const COMMANDS: [u32; 28] = [
     0xf502,
     0xf505,
     0x8004_f50c,
+    control::IOC_CHANNEL_KEY,
+    control::IOC_WRITE_FILE,
 ];
 
 /// A volume with two homes, a folder for all users, and files of root's in all of them.
@@ -470,6 +472,13 @@ impl Kernel {
             input.iter_mut().skip(at).zip(name).for_each(|(to, from)| *to = from);
         }
         input.iter_mut().zip(words).for_each(|(to, from)| *to = from);
+        if command == control::IOC_WRITE_FILE && shape & 8 != 0 {
+            // Few flags, and a part with bytes.
+            let part = control::WritePart { offset: choices.byte().into(), len: 5, kind: 0 };
+            let header = [u32::from(choices.byte()) & 7, 24];
+            let fields = [header.as_bytes(), part.as_bytes()].concat();
+            input.iter_mut().skip(8).zip(fields).for_each(|(to, from)| *to = from);
+        }
         let (reads, writes) = (command >> 31 != 0, command >> 30 & 1 != 0);
         let args = abi::IoctlIn {
             cmd: command,
@@ -481,6 +490,12 @@ impl Kernel {
         let Ok(answer) = self.ask(by, opcode::IOCTL, opened.node, &[args.as_bytes(), &input]) else { return };
         let Ok((result, output)) = abi::IoctlOut::read_from_prefix(&answer) else { return };
         assert!(output.len() <= (args.out_size as usize).max(size), "more than was asked for");
+        if command == control::IOC_CHANNEL_KEY
+            && result.result == 0
+            && let Ok(key) = control::ChannelKey::read_from_bytes(output)
+        {
+            self.ids.push(key.key);
+        }
         if command == control::IOC_BEGIN
             && result.result == 0
             && let Ok(begin) = control::Begin::read_from_bytes(output)
