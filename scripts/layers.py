@@ -11,7 +11,7 @@ import sys
 
 # A crate may use those in rows below its own, never one of its own row.
 LAYERS = [
-    ["xact-cli", "xact-capi", "xact-bench", "xact-run-helper"],
+    ["xact-cli", "xact-capi", "xact-sqlite", "xact-bench", "xact-run-helper"],
     ["xact-fuse", "xact-testkit"],
     ["xact"],
     ["xact-txn"],
