@@ -11,8 +11,8 @@ CARGO ?= cargo
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## the xact command and the C library, optimised, in target/release
-	$(CARGO) build --release -p xact-cli -p xact-capi -p xact-run-helper
+build: ## the xact command, the C library, the SQLite extension and the helper of xact run, optimised, in target/release
+	$(CARGO) build --release -p xact-cli -p xact-capi -p xact-sqlite -p xact-run-helper
 
 deps: ## install the system packages that the rest needs (or say which are missing)
 	@scripts/deps

@@ -418,8 +418,9 @@ struct xact_outcome {
  * is a commit in one request.
  *
  * EPERM: no open channel of the caller's user has this key. EACCES: the caller is neither root nor
- * the owner of the file. ENOTTY: the file is in a transaction's view. EINVAL: the changes are not
- * as below. EAGAIN: others have changed the same blocks since the first call of the batch.
+ * the owner of the file. ENOENT: the file was deleted. ENOTTY: it is in a transaction's view.
+ * EINVAL: the changes are not as below. EAGAIN: others have changed the same blocks since the first
+ * call of the batch.
  */
 #define XACT_WRITE_COMMIT 1	/* visible at once and durable; the batch ends */
 #define XACT_WRITE_ORDERED 2	/* with COMMIT: as XACT_COMMIT_ORDERED */
@@ -427,7 +428,7 @@ struct xact_outcome {
 #define XACT_WRITE_MAX 16352
 
 struct xact_channel_key {
-	__u64 key;		/* out: only who has opened the channel can ask for it */
+	__u64 key;		/* out: a process needs the channel to ask for it */
 };
 
 struct xact_write_file {

@@ -7,7 +7,10 @@ page() { # NAME
     mkdir bin run
     ln -s "$XACT" bin/xact
     cd run
-    PATH=$WORK/bin:$PATH python3 "$TESTS/doc_blocks.py" ${FILL:+--fill} "$ROOT/docs/guide/$1.md" ||
+    # The distribution's Python can load extensions of SQLite; others may be built without that.
+    ln -s /usr/bin/python3 ../bin/python3
+    # The SQLite extension is found by its name, as where it is installed.
+    PATH=$WORK/bin:$PATH LD_LIBRARY_PATH=$TARGET/release python3 "$TESTS/doc_blocks.py" ${FILL:+--fill} "$ROOT/docs/guide/$1.md" ||
         fail "docs/guide/$1.md is not up to date: FILL=1 tests/run guide updates it"
 }
 

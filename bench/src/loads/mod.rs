@@ -258,6 +258,7 @@ pub const ALL: &[Load] = &[
     load("postmark", programs::postmark),
     load("dbench", programs::dbench),
     load("sqlite", sqlite::transactions),
+    Load { systems: &[System::XACT], baselines: &[], ..load("sqlite-extension", sqlite::extension_in_turns) },
     load("run", programs::commit),
 ];
 

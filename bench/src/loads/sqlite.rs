@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::side_by_side::Tally;
 use super::{Bench, Rated};
+use crate::system::{Server, Source, System};
 use crate::volume::{Result, run};
 
 /// Rows of an integer key and 100 characters.
@@ -41,8 +43,13 @@ pub struct Usage {
 
 const SCRIPT: &str = r#"
 import random, sqlite3, sys, time
-operation, journal, synchronous, rows, batch = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
-databases = [sqlite3.connect(path, isolation_level=None) for path in sys.argv[6:]]
+operation, synchronous, rows, batch, extension = *sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+if extension:
+    loader = sqlite3.connect(":memory:")
+    loader.enable_load_extension(True)
+    loader.load_extension(extension)
+journals, paths = sys.argv[6::2], sys.argv[7::2]
+databases = [sqlite3.connect(path, isolation_level=None) for path in paths]
 ids = list(range(rows))
 if operation == "insert":
     statement, letter = "INSERT INTO t VALUES (:id, :v)", "a"
@@ -52,7 +59,7 @@ else:
     statement, letter = "DELETE FROM t WHERE id = :id", ""
 if operation != "insert":
     random.Random(1).shuffle(ids)
-for db in databases:
+for db, journal in zip(databases, journals):
     assert db.execute(f"PRAGMA journal_mode={journal}").fetchone()[0] == journal.lower()
     db.execute(f"PRAGMA synchronous={synchronous}")
     if operation == "insert":
@@ -90,14 +97,33 @@ pub fn operate(path: &Path, operation: Operation, usage: Usage) -> Result<Rated>
 /// The same on several databases at once, which take turns: of 20 transactions if each has one row,
 /// else of one.
 pub fn operate_in_turns(paths: &[PathBuf], operation: Operation, usage: Usage) -> Result<Vec<Rated>> {
-    let mut command = Command::new("python3");
-    command.args(["-c", SCRIPT]).args([operation.name(), usage.journal, usage.synchronous]);
-    command.args([usage.rows, usage.rows_a_transaction].map(|n| n.to_string())).args(paths);
+    let databases: Vec<(PathBuf, &str)> = paths.iter().map(|path| (path.clone(), usage.journal)).collect();
+    drive(&databases, None, operation, usage)
+}
+
+/// The same with a journal mode for each database, and SQLite's extension of ours.
+fn drive(
+    databases: &[(PathBuf, &str)],
+    extension: Option<&Path>,
+    operation: Operation,
+    usage: Usage,
+) -> Result<Vec<Rated>> {
+    // The distribution's Python can load extensions; others may be built without that.
+    let python = if extension.is_some() { "/usr/bin/python3" } else { "python3" };
+    let mut command = Command::new(python);
+    command.args(["-c", SCRIPT]).args([operation.name(), usage.synchronous]);
+    command.args([usage.rows, usage.rows_a_transaction].map(|n| n.to_string()));
+    command.arg(extension.unwrap_or(Path::new("")));
+    for (path, journal) in databases {
+        command.arg(journal).arg(path);
+    }
     let output = run(&mut command)?;
     let units = usage.rows.div_ceil(usage.rows_a_transaction) as f64;
     let rated = |word: &str| word.parse().ok().map(|rate| Rated { rate, units });
     let rates: Option<Vec<Rated>> = output.split_whitespace().map(rated).collect();
-    rates.filter(|rates| rates.len() == paths.len()).ok_or_else(|| format!("SQLite's driver says {output:?}"))
+    rates
+        .filter(|rates| rates.len() == databases.len())
+        .ok_or_else(|| format!("SQLite's driver says {output:?}"))
 }
 
 /// One row a transaction.
@@ -109,4 +135,33 @@ pub fn transactions(bench: &mut Bench<'_, '_>) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// One row a transaction with the extension on xact, beside SQLite's WAL on the kernel's ext4, in
+/// turns of 20.
+pub fn extension_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
+    const IMAGE: System = System::XACT.named("xact on an image", "").given(Source::Image);
+    let rows = bench.count(5000);
+    let extension = bench.mount.xact().with_file_name("libxact_sqlite.so");
+    bench.beside(&[IMAGE, System::KERNEL], 1 << 30, |places| {
+        let way = |server| if server == Server::Xact { "DELETE" } else { "WAL" };
+        let databases: Vec<(PathBuf, &str)> = places
+            .iter()
+            .map(|place| (place.mount.dir().join("turns.db"), way(place.system().server)))
+            .collect();
+        let mut samples = Vec::new();
+        for operation in [Operation::Insert, Operation::Update, Operation::Delete] {
+            let before: Vec<_> = places.iter().map(|place| place.counts()).collect::<Result<_>>()?;
+            let usage = Usage { journal: "", synchronous: "FULL", rows, rows_a_transaction: 1 };
+            let rated = drive(&databases, Some(&extension), operation, usage)?;
+            for ((place, rated), before) in places.iter().zip(rated).zip(before) {
+                let mut tally = Tally::default();
+                tally.add(rated, place.counts_since(before)?);
+                let (system, server) = (place.system().name, place.system().server);
+                let how = if server == Server::Xact { "with the extension" } else { "with WAL" };
+                samples.push(tally.sample(format!("{}, {how}: {system}", operation.name()), "tx"));
+            }
+        }
+        Ok(samples)
+    })
 }

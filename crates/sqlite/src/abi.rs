@@ -88,6 +88,7 @@ pub const IOERR: c_int = 10;
 pub const NOTFOUND: c_int = 12;
 pub const FULL: c_int = 13;
 pub const CANTOPEN: c_int = 14;
+pub const READONLY_DBMOVED: c_int = 8 | 4 << 8;
 pub const IOERR_SHORT_READ: c_int = IOERR | 2 << 8;
 pub const IOERR_FSYNC: c_int = IOERR | 4 << 8;
 /// The library stays loaded when its connection is closed.
@@ -111,6 +112,7 @@ pub const SYNC_NORMAL: c_int = 2;
 pub const FCNTL_SIZE_HINT: c_int = 5;
 pub const FCNTL_VFSNAME: c_int = 12;
 pub const FCNTL_PRAGMA: c_int = 14;
+pub const FCNTL_HAS_MOVED: c_int = 20;
 pub const FCNTL_SYNC: c_int = 21;
 pub const FCNTL_COMMIT_PHASETWO: c_int = 22;
 pub const FCNTL_CKPT_DONE: c_int = 37;

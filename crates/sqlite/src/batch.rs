@@ -6,9 +6,9 @@ use xact_control::abi::{WRITE_ABORT, WRITE_COMMIT, WRITE_ORDERED};
 use xact_control::client::{PART_MAX, WriteRequest};
 
 use crate::abi;
-use crate::database::Volume;
 use crate::host::Code;
 use crate::overlay::{Change, Overlay};
+use crate::volume::Volume;
 
 /// Why the volume has none of the changes.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,13 +31,15 @@ impl From<io::Error> for Failure {
                 | libc::EROFS
                 | libc::EUCLEAN,
             ) => Failure::Code(abi::IOERR_FSYNC),
+            Some(libc::ENOENT) => Failure::Code(abi::READONLY_DBMOVED),
             _ => Failure::Refused,
         }
     }
 }
 
-/// Commits the changes of databases on one volume. Returns when all of them are visible, and durable
-/// if asked for. After a failure the volume has none of them, or, if the daemon died, perhaps all.
+/// Commits the changes of databases on one volume. Returns when all of them are visible, and
+/// durable if asked for. After a failure the volume has none of them, or, if the daemon died,
+/// perhaps all.
 pub fn commit(all: &[(&Volume, &Overlay)], durable: bool) -> Result<(), Failure> {
     loop {
         match send(all, durable) {

@@ -14,18 +14,16 @@
 //! - **held**: the transaction is of several databases. All of them are committed in one piece when
 //!   SQLite deletes the super-journal.
 //! - **plain**: SQLite's own way. The journal is written to its file and synced before any page is
-//!   written to the database, as SQLite would have done. So it is safe to change to it at any moment.
+//!   written to the database, as SQLite would have done. So it is safe to change to it at any time.
 //!
 //! The commit of SQLite is the sync of the database, which SQLite calls before it deletes the
 //! journal. An error there makes SQLite roll back, from the journal in memory.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use xact_control::client::Channel;
 
 use crate::abi;
 use crate::batch;
@@ -34,6 +32,12 @@ use crate::originals;
 use crate::overlay::{Change, Overlay};
 use crate::registry;
 use crate::super_journal::SuperJournal;
+use crate::volume::Volume;
+
+/// The bytes of the database's header that each commit changes: its counter of changes, the number
+/// of pages, and the list of unused pages.
+const VERSION_AT: u64 = 24;
+const VERSION_BYTES: usize = 16;
 
 /// An open database.
 pub struct Database {
@@ -45,23 +49,6 @@ pub struct Database {
     pub state: Mutex<State>,
 }
 
-/// The volume that a database is on, and the way to it.
-pub struct Volume {
-    pub device: u64,
-    /// The descriptor of the database in the VFS below.
-    pub fd: RawFd,
-    pub key: u64,
-    /// Its key is valid while it is open.
-    pub _channel: Channel,
-}
-
-impl Volume {
-    pub fn file(&self) -> BorrowedFd<'_> {
-        // SAFETY: the VFS below closes it when the database is closed, which ends `self` first.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
-    }
-}
-
 pub struct State {
     pub real: Real,
     /// SQLite's lock of the database.
@@ -71,6 +58,9 @@ pub struct State {
     pub journal: Journal,
     /// The size of the file, while the lock keeps others from changing it.
     size: Option<u64>,
+    /// The version of the database after the last commit here, and the file's size then: while the
+    /// version is the same, no other connection has changed the size.
+    last: Option<([u8; VERSION_BYTES], u64)>,
     /// Pages go to the file at once: SQLite has its journal on the volume, or none.
     plain: bool,
     /// It is in WAL mode, or was.
@@ -119,6 +109,7 @@ impl Database {
             overlay: None,
             journal: Journal::None,
             size: None,
+            last: None,
             plain: false,
             wal: false,
             ready: false,
@@ -160,8 +151,8 @@ impl Database {
         self.has_journal.load(Ordering::Acquire) && !self.state.lock().plain
     }
 
-    /// `SQLITE_FCNTL_SYNC` without a super-journal: all pages are written, and a sync follows unless
-    /// `synchronous` is off. False: the VFS below is to be asked too.
+    /// `SQLITE_FCNTL_SYNC` without a super-journal: all pages are written, and a sync follows
+    /// unless `synchronous` is off. False: the VFS below is to be asked too.
     pub fn before_sync(&self) -> Result<bool, Code> {
         let mut state = self.state.lock();
         if state.overlay.is_none() {
@@ -214,7 +205,7 @@ impl Database {
         crate::host::checked(unsafe { (real.methods().sync)(real.pointer(), flags) })
     }
 
-    /// `SQLITE_FCNTL_COMMIT_PHASETWO`: the journal is gone.
+    /// `SQLITE_FCNTL_COMMIT_PHASETWO`: SQLite has ended its journal.
     pub fn after_commit(&self) -> Result<(), Code> {
         let mut state = self.state.lock();
         if state.ready && state.overlay.is_some() && state.held.is_none() {
@@ -247,14 +238,24 @@ impl Database {
         state.to_plain()
     }
 
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> Option<Result<(), Code>> {
-        self.state.lock().read(offset, out)
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Code> {
+        let mut state = self.state.lock();
+        if state.overlay.is_some() {
+            return state.read_changed(offset, out);
+        }
+        state.real.read_exact(offset, out)?;
+        // SQLite looks at the version when it has a lock, and then at the size.
+        if offset == VERSION_AT && out.len() == VERSION_BYTES && state.is_stable() {
+            let same = state.last.filter(|(version, _)| version == out);
+            state.size = same.map(|(_, size)| size);
+        }
+        Ok(())
     }
 
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Code> {
         let mut state = self.state.lock();
         if !state.buffers() {
-            state.size = None;
+            (state.size, state.last) = (None, None);
             return state.real.write(offset, bytes);
         }
         let real = state.real;
@@ -270,7 +271,7 @@ impl Database {
         let is_ready = state.ready;
         if state.overlay.is_none() && (!state.buffers() || state.committed) {
             // After the commit SQLite cuts off pages that the database no longer has.
-            state.size = None;
+            (state.size, state.last) = (None, None);
             return state.real.truncate(size);
         }
         let overlay = self.changed(&mut state)?;
@@ -308,6 +309,12 @@ impl Database {
         self.state.lock().buffers()
     }
 
+    /// Whether the next transaction is going to be one atomic write.
+    pub fn is_atomic(&self) -> bool {
+        let state = self.state.lock();
+        !state.plain && !state.wal
+    }
+
     /// It is in WAL mode.
     pub fn note_wal(&self) {
         let mut state = self.state.lock();
@@ -325,7 +332,7 @@ impl Database {
     pub fn unlock(&self, lock: c_int) {
         let mut state = self.state.lock();
         if lock < abi::LOCK_RESERVED {
-            // What no sync has asked for is no commit.
+            // Changes that SQLite has not asked to sync are not committed.
             state.discard();
             (state.plain, state.committed, state.settled) =
                 (matches!(state.journal, Journal::File(_)), false, false);
@@ -344,14 +351,15 @@ impl State {
         !self.plain && !self.wal && self.lock >= abi::LOCK_EXCLUSIVE
     }
 
-    fn read(&self, offset: u64, out: &mut [u8]) -> Option<Result<(), Code>> {
-        let overlay = self.overlay.as_ref()?;
-        let len = overlay.read(offset, out, |at, part| self.real.read(at, part));
-        Some(match len {
-            Ok(len) if len < out.len() => Err(abi::IOERR_SHORT_READ),
-            Ok(_) => Ok(()),
-            Err(code) => Err(code),
-        })
+    fn read_changed(&self, offset: u64, out: &mut [u8]) -> Result<(), Code> {
+        let Some(overlay) = &self.overlay else { return Err(abi::IOERR) };
+        let len = overlay.read(offset, out, |at, part| self.real.read(at, part))?;
+        if len < out.len() { Err(abi::IOERR_SHORT_READ) } else { Ok(()) }
+    }
+
+    /// Whether a lock keeps others from changing the file, and no page goes past the overlay.
+    fn is_stable(&self) -> bool {
+        self.lock >= abi::LOCK_SHARED && !self.wal && !self.plain
     }
 
     /// Bytes in memory.
@@ -368,8 +376,7 @@ impl State {
             return Ok(size);
         }
         let size = self.real.size()?;
-        let is_stable = self.lock >= abi::LOCK_SHARED && !self.wal && !self.plain;
-        self.size = is_stable.then_some(size);
+        self.size = self.is_stable().then_some(size);
         Ok(size)
     }
 
@@ -380,6 +387,9 @@ impl State {
 
     pub fn note_commit(&mut self) {
         self.size = self.overlay.as_ref().map(Overlay::size);
+        let mut version = [0; VERSION_BYTES];
+        let is_known = self.read_changed(VERSION_AT, &mut version).is_ok();
+        self.last = self.size.filter(|_| is_known).map(|size| (version, size));
         self.discard();
         self.held = None;
         self.committed = true;
@@ -399,6 +409,10 @@ impl State {
 
     fn to_plain(&mut self) -> Result<(), Code> {
         if let Journal::Memory { bytes, name, flags, .. } = &self.journal {
+            // The journal of a file that has another name by now would not be found.
+            if self.real.has_moved()? {
+                return Err(abi::READONLY_DBMOVED);
+            }
             // SAFETY: the pager's name of the journal is valid while the journal is open.
             let file = unsafe { OwnedFile::open(*name, *flags) }.and_then(|mut file| {
                 let written = write_synced(file.real(), bytes);
@@ -413,7 +427,7 @@ impl State {
                 }
             }
         }
-        (self.plain, self.size) = (true, None);
+        (self.plain, self.size, self.last) = (true, None, None);
         self.plain_commits += 1;
         let (real, overlay) = (self.real, self.overlay.take());
         self.discard();

@@ -11,9 +11,10 @@ use xact_control::client::{Channel, WriteRequest};
 use xact_namespace::mounts;
 
 use crate::abi::{self, File, IoMethods};
-use crate::database::{Database, Volume};
+use crate::database::Database;
 use crate::host::{Real, guard, host};
 use crate::registry;
+use crate::volume::Volume;
 
 /// The file object. SQLite provides its memory, and that of the file of the VFS below behind it.
 #[repr(C)]
@@ -69,8 +70,8 @@ unsafe fn real(file: *mut File) -> Real {
     unsafe { Real::new(real_place(file)) }
 }
 
-/// The control channel of the volume that a database is on, or will be: `None` if that is no mounted
-/// volume, or if the process runs in a transaction of it, where journals cost no I/O.
+/// A control channel of the volume that a database is on, or will be. `None`: it is on another file
+/// system, or the process runs in a transaction of the volume, where journals cost no I/O.
 pub fn channel_for(name: &CStr) -> Option<Channel> {
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     let path = if path.exists() { path } else { path.parent()? };
@@ -130,7 +131,8 @@ pub unsafe fn open(
 
 /// The descriptor of an open file of SQLite's VFS for Unix, and its device. The object begins with
 /// methods, VFS, a pointer, and the descriptor (`struct unixFile`). That is not part of SQLite's
-/// interface, so `None` unless the VFS is there, and the descriptor is of this file and writable.
+/// interface, so `None` unless the VFS is at its place, and the descriptor is of this file and
+/// writable.
 ///
 /// # Safety
 /// `file` is an open file object of the VFS below.
@@ -188,13 +190,9 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 unsafe extern "C" fn read(file: *mut File, to: *mut c_void, len: c_int, offset: i64) -> c_int {
     guard(abi::IOERR, || {
         // SAFETY: SQLite gives an open file and a buffer of this length.
-        let (database, real, out) =
-            unsafe { (database(file), real(file), slice::from_raw_parts_mut(to.cast::<u8>(), len as usize)) };
-        match database.read(offset as u64, out) {
-            Some(result) => code(result),
-            // SAFETY: as above.
-            None => unsafe { (real.methods().read)(real.pointer(), to, len, offset) },
-        }
+        let (database, out) =
+            unsafe { (database(file), slice::from_raw_parts_mut(to.cast::<u8>(), len as usize)) };
+        code(database.read(offset as u64, out))
     })
 }
 
@@ -288,6 +286,13 @@ unsafe extern "C" fn file_control(file: *mut File, operation: c_int, argument: *
             },
             // The file grows with the commit.
             abi::FCNTL_SIZE_HINT if database.buffers() => abi::OK,
+            // SQLite asks before it makes a journal. One in memory needs no name, and the daemon
+            // refuses writes to a deleted file.
+            abi::FCNTL_HAS_MOVED if database.is_atomic() => {
+                // SAFETY: the argument is a place for a number.
+                unsafe { *argument.cast::<c_int>() = 0 };
+                abi::OK
+            }
             abi::FCNTL_CKPT_START | abi::FCNTL_CKPT_DONE => {
                 database.note_wal();
                 below()

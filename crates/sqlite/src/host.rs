@@ -82,6 +82,29 @@ impl Real {
         if code == abi::IOERR_SHORT_READ { Ok(()) } else { checked(code) }
     }
 
+    /// The same, with an error if the file ends before.
+    pub fn read_exact(self, offset: u64, out: &mut [u8]) -> Result<(), Code> {
+        // SAFETY: as in `read`.
+        checked(unsafe {
+            (self.methods().read)(
+                self.0,
+                out.as_mut_ptr().cast::<c_void>(),
+                out.len() as c_int,
+                offset as i64,
+            )
+        })
+    }
+
+    /// Whether the file was renamed or deleted since it was opened.
+    pub fn has_moved(self) -> Result<bool, Code> {
+        let mut moved: c_int = 0;
+        // SAFETY: the file is open, and the argument of this operation is a place for a number.
+        let code = unsafe {
+            (self.methods().file_control)(self.0, abi::FCNTL_HAS_MOVED, (&raw mut moved).cast::<c_void>())
+        };
+        if code == abi::NOTFOUND { Ok(false) } else { checked(code).map(|()| moved != 0) }
+    }
+
     pub fn write(self, offset: u64, bytes: &[u8]) -> Result<(), Code> {
         // SAFETY: as in `read`.
         checked(unsafe {

@@ -1,5 +1,5 @@
-//! An extension for an unmodified SQLite: on a mounted volume each of its transactions is one of the
-//! volume's, and no journal file is written. Elsewhere SQLite works as it does without it.
+//! An extension for an unmodified SQLite: on a mounted volume each of its transactions is one of
+//! the volume's, and no journal file is written. Elsewhere SQLite works as it does without it.
 //!
 //! ```text
 //!   SQLite's pager ── xOpen, xWrite, xSync, xDelete ──▶ vfs          what is opened how
@@ -15,8 +15,8 @@
 //! The extension knows SQLite by its documented interface (`abi`), and by the order in which its
 //! pager calls it. Locks stay SQLite's own: it takes and checks them in the VFS below.
 //!
-//! `unsafe` is at SQLite's border: calls from it, its functions, and file objects, whose memory SQLite
-//! provides. Nothing behind the border needs it.
+//! `unsafe` is at SQLite's border: calls from it, its functions, and file objects, whose memory
+//! SQLite provides.
 
 mod abi;
 mod batch;
@@ -31,6 +31,7 @@ mod super_journal;
 #[cfg(test)]
 mod tests;
 mod vfs;
+mod volume;
 
 use std::ffi::{c_char, c_int, c_void};
 

@@ -19,7 +19,7 @@ pub struct MemoryFile {
 pub enum Contents {
     Journal(Arc<Database>),
     SuperJournal(Arc<SuperJournal>),
-    /// What a rollback of several databases looks at.
+    /// A copy, for a rollback of several databases.
     Copy(Vec<u8>),
 }
 
@@ -127,8 +127,8 @@ unsafe extern "C" fn write(file: *mut File, from: *const c_void, len: c_int, off
     })
 }
 
-/// Bytes of the header that SQLite overwrites with zeros at the end of a transaction, and most bytes
-/// of it that it changes within one.
+/// Bytes of the header that SQLite overwrites with zeros at the end of a transaction, and most
+/// bytes of it that it changes within one.
 const ZEROED: usize = 28;
 
 /// Writes to a journal. What is there of an earlier transaction is dropped.

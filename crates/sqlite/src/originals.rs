@@ -30,7 +30,7 @@ pub fn pages(journal: &[u8]) -> Vec<(u64, &[u8])> {
 fn segment<'a>(journal: &'a [u8], at: usize, found: &mut Vec<(u64, &'a [u8])>) -> Option<usize> {
     let header = journal.get(at..at + HEADER)?;
     let is_complete = header[..8] == MAGIC;
-    // Before the first sync, the header has neither magic nor number: all that follows is one segment.
+    // Before the first sync, the header has neither magic nor number, and one segment follows.
     if !is_complete && header[..12] != [0; 12] {
         return None;
     }

@@ -1,5 +1,5 @@
-//! What is in memory of this process and would be files otherwise, by name: SQLite asks for journals
-//! by their names.
+//! Journals and super-journals that are in memory of this process, by name: SQLite asks for them by
+//! their names.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -47,8 +47,8 @@ pub fn any() -> bool {
     !REGISTRY.lock().databases.is_empty()
 }
 
-/// The database whose journal has this name and is in memory. It has a lock that others wait for, so
-/// there is one at most.
+/// The database whose journal has this name and is in memory. There is one at most, since it has a
+/// lock that others wait for.
 pub fn with_journal(name: &[u8]) -> Option<Arc<Database>> {
     let registry = REGISTRY.lock();
     let all = registry.databases.get(name)?;

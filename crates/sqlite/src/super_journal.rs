@@ -1,9 +1,9 @@
-//! The super-journal of a transaction of several databases. SQLite makes it before the first of them
-//! is synced, and its deletion is their commit:
+//! The super-journal of a transaction of several databases. SQLite makes it before the first of
+//! them is synced, and its deletion is their commit:
 //!
 //! ```text
-//!                 a database is synced                    deleted by SQLite
-//!   in memory ───────────────────────────▶ holds databases ───────────────▶ one atomic write of all
+//!                 a database is synced              deleted by SQLite
+//!   in memory ─────────────────────▶ holds databases ───────────────▶ one atomic write of all
 //!       │            │                           │  a rollback
 //!       │            │ one of them is elsewhere, │  releases them
 //!       ▼            ▼ or too large              ▼

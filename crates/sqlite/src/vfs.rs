@@ -1,12 +1,14 @@
-//! The VFS: opens files in the way that is right for them, and passes everything else to the VFS that
-//! was the default one before.
+//! The VFS: opens files in the way that is right for them, and passes everything else to the VFS
+//! that was the default one before.
 //!
 //! | file | where | opened as |
 //! |---|---|---|
 //! | main database, read-write | on a mounted volume | [`database_file`] |
 //! | its rollback journal, while SQLite has a lock | | [`memory_file`](crate::memory_file) |
 //! | super-journal | | [`memory_file`](crate::memory_file) |
-//! | everything else, everything elsewhere | | by the VFS below, in SQLite's own memory: not one of its calls comes here |
+//! | all else, all files elsewhere | | by the VFS below, in SQLite's own memory |
+//!
+//! No call on a file of the last kind comes here.
 
 use std::ffi::{CStr, c_char, c_double, c_int, c_void};
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 pub mod absent_pages;
 pub mod answer;
 pub mod atomic_write;
+pub mod batch;
 pub mod change_list;
 pub mod dispatch;
 pub mod keep_ioctl;

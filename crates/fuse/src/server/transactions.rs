@@ -28,8 +28,8 @@ use xact_fs::View;
 use xact_types::{AccessCheck, Errno, Result};
 
 use crate::commit::followers::Followers;
+use crate::ioctl::batch::Batch;
 use crate::ioctl::change_list::ChangeList;
-use crate::ioctl::write_batch::Batch;
 use crate::protocol::node::ViewNr;
 use crate::server::kernel_refs::KernelRefs;
 use crate::server::process::SharedProcess;
