@@ -60,7 +60,7 @@ impl AllocatorCore {
         let Some(desc) = self.desc_ahead(h, number)? else { return Ok(false) };
         // Both bitmaps of a group are written when its first inode is used.
         let is_unused = self.is_inode_uninit(&desc) || self.is_block_uninit(&desc);
-        if is_unused || !self.is_table_ready_ahead(h, number, (&desc, index))? {
+        if is_unused || desc.free_inodes() == 0 || !self.is_table_ready_ahead(h, number, (&desc, index))? {
             return Ok(false);
         }
         let mut checksum = 0;
