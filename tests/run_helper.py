@@ -183,7 +183,7 @@ def hostile_environment(draw):
     env.pop("PATH", None)
     if draw.random() < 0.05:
         env.update({f"V{i}": "v" * 100000 for i in range(10)})
-    # The dynamic linker may refuse by itself.
+    # The dynamic linker has refusals of its own.
     check(Call(right(), env=env), f"environment {[name[:20] for name in env]}")
     assert not os.path.exists(MARKER), "a library of the user ran with rights"
 
@@ -307,7 +307,7 @@ def other_users(draw):
 
 
 def no_privileges(draw):
-    """Where setuid programs have no effect."""
+    """Setuid programs have no effect with no_new_privs, nor in a user namespace."""
     CLONE_NEWUSER, CLONE_NEWNS, PR_SET_NO_NEW_PRIVS = 0x10000000, 0x20000, 38
     in_namespace = draw.random() < 0.5
 

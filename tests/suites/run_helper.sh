@@ -366,7 +366,7 @@ END
 test_hostile_calls() {
     needs python3 gcc
     fresh
-    python3 "$TESTS/run_helper.py" "$WORK/bin/xact" "$WORK/bin/xact-run-helper" "$WORK/mnt" "${CALLS:-2000}" >said || fail "$(cat said)"
+    python3 "$TESTS/run_helper.py" "$WORK/bin/xact" "$WORK/bin/xact-run-helper" "$WORK/mnt" "${CALLS:-1000}" >said || fail "$(cat said)"
     report "$(tail -n 1 said)"
     afterwards
 }
