@@ -44,11 +44,12 @@ pub struct Usage {
 const SCRIPT: &str = r#"
 import random, sqlite3, sys, time
 operation, synchronous, rows, batch, extension = *sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+locking = sys.argv[6]
 if extension:
     loader = sqlite3.connect(":memory:")
     loader.enable_load_extension(True)
     loader.load_extension(extension)
-journals, paths = sys.argv[6::2], sys.argv[7::2]
+journals, paths = sys.argv[7::2], sys.argv[8::2]
 databases = [sqlite3.connect(path, isolation_level=None) for path in paths]
 ids = list(range(rows))
 if operation == "insert":
@@ -62,6 +63,7 @@ if operation != "insert":
 for db, journal in zip(databases, journals):
     assert db.execute(f"PRAGMA journal_mode={journal}").fetchone()[0] == journal.lower()
     db.execute(f"PRAGMA synchronous={synchronous}")
+    db.execute(f"PRAGMA locking_mode={locking}")
     if operation == "insert":
         db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
 def transaction(db, first):
@@ -98,13 +100,15 @@ pub fn operate(path: &Path, operation: Operation, usage: Usage) -> Result<Rated>
 /// else of one.
 pub fn operate_in_turns(paths: &[PathBuf], operation: Operation, usage: Usage) -> Result<Vec<Rated>> {
     let databases: Vec<(PathBuf, &str)> = paths.iter().map(|path| (path.clone(), usage.journal)).collect();
-    drive(&databases, None, operation, usage)
+    drive(&databases, None, "NORMAL", operation, usage)
 }
 
-/// The same with a journal mode for each database, and SQLite's extension of ours.
+/// The same with a journal mode for each database, and the extension, in one of SQLite's locking
+/// modes.
 fn drive(
     databases: &[(PathBuf, &str)],
     extension: Option<&Path>,
+    locking: &str,
     operation: Operation,
     usage: Usage,
 ) -> Result<Vec<Rated>> {
@@ -113,7 +117,7 @@ fn drive(
     let mut command = Command::new(python);
     command.args(["-c", SCRIPT]).args([operation.name(), usage.synchronous]);
     command.args([usage.rows, usage.rows_a_transaction].map(|n| n.to_string()));
-    command.arg(extension.unwrap_or(Path::new("")));
+    command.arg(extension.unwrap_or(Path::new(""))).arg(locking);
     for (path, journal) in databases {
         command.arg(journal).arg(path);
     }
@@ -150,16 +154,24 @@ pub fn extension_in_turns(bench: &mut Bench<'_, '_>) -> Result<()> {
             .map(|place| (place.mount.dir().join("turns.db"), way(place.system().server)))
             .collect();
         let mut samples = Vec::new();
-        for operation in [Operation::Insert, Operation::Update, Operation::Delete] {
+        const WORK: [(Operation, &str); 4] = [
+            (Operation::Insert, "NORMAL"),
+            (Operation::Update, "NORMAL"),
+            // One process has the database, so SQLite need not look for changes by others.
+            (Operation::Update, "EXCLUSIVE"),
+            (Operation::Delete, "NORMAL"),
+        ];
+        for (operation, locking) in WORK {
             let before: Vec<_> = places.iter().map(|place| place.counts()).collect::<Result<_>>()?;
             let usage = Usage { journal: "", synchronous: "FULL", rows, rows_a_transaction: 1 };
-            let rated = drive(&databases, Some(&extension), operation, usage)?;
+            let rated = drive(&databases, Some(&extension), locking, operation, usage)?;
             for ((place, rated), before) in places.iter().zip(rated).zip(before) {
                 let mut tally = Tally::default();
                 tally.add(rated, place.counts_since(before)?);
                 let (system, server) = (place.system().name, place.system().server);
-                let how = if server == Server::Xact { "with the extension" } else { "with WAL" };
-                samples.push(tally.sample(format!("{}, {how}: {system}", operation.name()), "tx"));
+                let how = if server == Server::Xact { "extension" } else { "WAL" };
+                let alone = if locking == "EXCLUSIVE" { ", alone" } else { "" };
+                samples.push(tally.sample(format!("{}{alone}, {how}: {system}", operation.name()), "tx"));
             }
         }
         Ok(samples)

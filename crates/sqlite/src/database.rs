@@ -185,7 +185,7 @@ impl Database {
     /// The same with one that is a file.
     pub fn become_plain(&self) -> Result<(), Code> {
         let mut state = self.state.lock();
-        if state.overlay.is_some() { self.to_plain(&mut state) } else { Ok(()) }
+        if state.overlay.is_some() { self.make_plain(&mut state) } else { Ok(()) }
     }
 
     pub fn sync(&self, flags: c_int) -> Result<(), Code> {
@@ -223,19 +223,19 @@ impl Database {
                 Ok(())
             }
             Err(batch::Failure::Code(code)) => Err(code),
-            Err(batch::Failure::Refused) => self.to_plain(state),
+            Err(batch::Failure::Refused) => self.make_plain(state),
         }
     }
 
     /// Changes to SQLite's own way: the journal becomes a file and is synced, then the pages are
     /// written to the database. If that fails before the first page, nothing has changed.
-    pub fn to_plain(&self, state: &mut State) -> Result<(), Code> {
+    pub fn make_plain(&self, state: &mut State) -> Result<(), Code> {
         if let Journal::Memory { .. } = state.journal {
             // A journal that names a super-journal counts only if that exists.
             registry::with_super_journals(|journal| journal.to_file_for(self))?;
             state.held = None;
         }
-        state.to_plain()
+        state.make_plain()
     }
 
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Code> {
@@ -261,7 +261,7 @@ impl Database {
         let real = state.real;
         self.changed(&mut state)?.write(offset, bytes, |at, part| real.read(at, part))?;
         if state.bytes() > state.memory_max {
-            self.to_plain(&mut state)?;
+            self.make_plain(&mut state)?;
         }
         Ok(())
     }
@@ -407,7 +407,7 @@ impl State {
         overlay.keeps_size() && !pages.is_empty() && pages.iter().all(|(at, page)| overlay.holds(*at, page))
     }
 
-    fn to_plain(&mut self) -> Result<(), Code> {
+    fn make_plain(&mut self) -> Result<(), Code> {
         if let Journal::Memory { bytes, name, flags, .. } = &self.journal {
             // The journal of a file that has another name by now would not be found.
             if self.real.has_moved()? {

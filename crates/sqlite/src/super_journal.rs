@@ -119,7 +119,7 @@ impl SuperJournal {
             }
             let mut state = database.state.lock();
             state.held = None;
-            database.to_plain(&mut state)?;
+            database.make_plain(&mut state)?;
             state.real.sync()?;
         }
         Ok(())

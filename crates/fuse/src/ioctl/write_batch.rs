@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use xact::{AbortHistory, Durability, Isolation, Resource, TxOptions};
 use xact_control::abi::{WRITE_ABORT, WRITE_COMMIT, WRITE_ORDERED, WriteFile};
-use xact_fs::{FileKind, View};
+use xact_fs::FileKind;
 use xact_types::{AccessCheck, Errno, Error, Ino, Result};
 use zerocopy::FromBytes;
 
