@@ -355,6 +355,9 @@ test_umount_of_a_mount_in_use_names_the_users() {
     has "$WORK/exits.err" "sleep \\($job\\)|bash \\($job\\)"
     kill $job
     wait $job 2>/dev/null || true
+    # A command that uses it for a moment does not prevent the unmount.
+    (cd mnt && touch "$WORK/inside" && exec sleep 0.05) &
+    wait_until "the user of the mount" test -e inside
     unmounted mnt
     sound disk.img
 }

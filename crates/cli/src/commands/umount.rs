@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
@@ -29,6 +30,9 @@ const NAME: &str = "xact umount";
 
 /// After this time a note says what the command is waiting for.
 const NOTE_AFTER: Duration = Duration::from_secs(1);
+/// How long a mount may be in use before that is an error. Commands that look at all mounts, such
+/// as 'xact list' and df(1), use each of them for a moment.
+const BUSY_MAX: Duration = Duration::from_millis(300);
 /// Maximum number of open transactions that are named.
 const NAMED_MAX: usize = 20;
 /// The longest wait. A slower daemon continues on its own.
@@ -137,7 +141,13 @@ fn open_transactions(mount: &Mount) -> Vec<(String, bool)> {
 
 fn unmount_point(mount: &Mount, how: Unmount) -> Result<()> {
     let force = if how == Unmount::Force { UnmountFlags::FORCE } else { UnmountFlags::empty() };
-    match unmount(&mount.point, UnmountFlags::NOFOLLOW | force) {
+    let mut unmounted = unmount(&mount.point, UnmountFlags::NOFOLLOW | force);
+    let until = Instant::now() + BUSY_MAX;
+    while unmounted == Err(Errno::BUSY) && Instant::now() < until {
+        thread::sleep(Duration::from_millis(10));
+        unmounted = unmount(&mount.point, UnmountFlags::NOFOLLOW | force);
+    }
+    match unmounted {
         Ok(()) => Ok(()),
         Err(Errno::PERM) => with_fusermount(&mount.point, &[]),
         Err(Errno::BUSY) => Err(busy(&mount.point, &users_of(&mount.point))),
