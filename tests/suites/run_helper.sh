@@ -316,7 +316,9 @@ test_places_of_the_system_are_refused() {
     mount --bind mnt/mail /var/spool
     exits 0 "refused: a part of the volume|refused: the volume is mounted where" -- run -- true
     umount /var/spool /var/spool
-    mount -t tmpfs none /etc/xact 2>/dev/null || { mkdir -p /etc/xact && mount -t tmpfs none /etc/xact; }
+    local made=
+    [[ -d /etc/xact ]] || { mkdir /etc/xact && made=1; }
+    mount -t tmpfs -o mode=755 none /etc/xact
     printf '# records\n/srv/none\n\n%s/mnt/u\n' "$WORK" >/etc/xact/run-helper.deny
     exits 0 'refused: the volume is mounted where it must not be: a folder in /etc/xact/run-helper.deny' -- run -- true
     echo /srv/none >/etc/xact/run-helper.deny
@@ -324,6 +326,7 @@ test_places_of_the_system_are_refused() {
     chmod 666 /etc/xact/run-helper.deny
     exits 0 'refused: /etc/xact/run-helper.deny must be a file of root' -- run -- true
     umount /etc/xact
+    [[ -z $made ]] || rmdir /etc/xact
     afterwards
 }
 
