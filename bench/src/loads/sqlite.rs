@@ -55,7 +55,8 @@ ids = list(range(rows))
 if operation == "insert":
     statement, letter = "INSERT INTO t VALUES (:id, :v)", "a"
 elif operation == "update":
-    statement, letter = "UPDATE t SET v = :v WHERE id = :id", "b"
+    # SQLite skips an update to the same value.
+    statement, letter = "UPDATE t SET v = :v WHERE id = :id", "b" if locking == "NORMAL" else "c"
 else:
     statement, letter = "DELETE FROM t WHERE id = :id", ""
 if operation != "insert":
