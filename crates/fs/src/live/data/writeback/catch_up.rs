@@ -114,7 +114,10 @@ impl LiveFs {
         if !self.engine.goes_ahead_now() || !self.may_catch_up(cached.ino, &cached.state.read()) {
             return Ok(());
         }
-        self.allocator.read_groups()?;
+        if self.allocator.read_groups().is_err() {
+            // No block or inode was taken, and the commit needs no group.
+            return Ok(());
+        }
         let mut state = RwLock::write_arc(&cached.state);
         if !self.may_catch_up(cached.ino, &state) {
             return Ok(());
@@ -124,7 +127,12 @@ impl LiveFs {
         if handle.ahead().is_none() || !self.may_catch_up(cached.ino, &state) {
             return Ok(());
         }
-        let Some(change) = self.change_ahead(&handle, cached.ino, &state)? else { return Ok(()) };
+        let change = match self.change_ahead(&handle, cached.ino, &state) {
+            Ok(Some(change)) => change,
+            // Durable contents that cannot be read are not needed by the commit.
+            Ok(None) | Err(Error::Corrupt(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let made = self.catch_up_with(&mut handle, cached.ino, &state, &change);
         match handle.ahead() {
             Some(batch) if matches!(made, Ok(true)) => {
@@ -173,10 +181,9 @@ impl LiveFs {
         let place = match (&old, &state.made_as) {
             (Some(_), _) => None,
             (None, None) => return Ok(None),
-            (None, Some(made_as)) => match self.place_of_name(handle, made_as) {
-                // The durable folder cannot be read: its newest version may.
-                Ok(None) | Err(Error::Corrupt(_)) => return Ok(None),
-                found => found?,
+            (None, Some(made_as)) => match self.place_of_name(handle, made_as)? {
+                None => return Ok(None),
+                place => place,
             },
         };
         Ok(Some(Change { old, newest, gained, place }))
