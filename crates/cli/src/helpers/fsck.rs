@@ -55,8 +55,7 @@ pub struct Fsck {
     /// The image file or block device.
     #[arg(value_name = "IMG", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Repair without questions what is safe to repair, for the start of the system. -p is the
-    /// same.
+    /// Repair without questions what is safe to repair, for the start of the system; also -p.
     #[arg(short = 'a', visible_short_alias = 'p', conflicts_with_all = ["yes", "no"])]
     preen: bool,
     /// Repair everything; answer yes to all questions of e2fsck.
