@@ -342,3 +342,25 @@ test_an_ordinary_user_unmounts_by_umount() {
     is_free disk.img
     sound disk.img
 }
+
+# The daemon syncs its own mount once, to find out whether sync(2) reaches it. A thread that waits
+# for its own process cannot be killed.
+test_killed_in_its_own_sync() {
+    needs strace
+    kernel_syncs || { report "this kernel does not report sync(2) to FUSE servers" && return; }
+    local daemon
+    volume disk.img
+    mkdir mnt
+    strace -f -qq -o calls -e trace=fsync,fdatasync,syncfs -e inject=fsync,fdatasync:delay_enter=700ms \
+        "$XACT" mount --foreground disk.img mnt --log log 2>traced &
+    wait_until "the daemon's own sync" grep -qs 'syncfs(.*unfinished' calls
+    daemon=$(pgrep -f "^$XACT mount --foreground disk.img mnt" | head -n 1)
+    kill -9 "$daemon"
+    wait_until "the daemon's end" has_ended "$daemon"
+    umount mnt
+    wait_until "the image to be free" is_free disk.img
+    mounted disk.img mnt
+    unmounted mnt
+    sound disk.img
+}
+has_ended() { ! kill -0 "$1" 2>/dev/null; }

@@ -1,8 +1,9 @@
 //! A session: from mounting to the last reply.
 
-use std::fs::File;
+use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,16 +136,51 @@ fn try_sync(server: &Server, at: &Path) -> std::result::Result<(), String> {
     if server.volume.is_read_only() || server.options.read_only {
         return Ok(());
     }
-    match File::open(at).and_then(|root| sync_file_system(&root)) {
+    match sync_in_a_child(at) {
         Ok(()) if server.syncs.load(Ordering::Relaxed) => Ok(()),
         Ok(()) => Err("this kernel does not report them to FUSE servers".into()),
         Err(e) => Err(format!("syncfs(2) failed: {e}")),
     }
 }
 
-fn sync_file_system(root: &File) -> io::Result<()> {
-    // SAFETY: syncfs takes a descriptor that `root` keeps open and no memory.
-    if unsafe { libc::syncfs(root.as_raw_fd()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// syncfs(2) of the own mount, by a process that has no descriptor of it.
+///
+/// A process that is killed closes its descriptors when its last thread ends. A thread that waits
+/// for an answer of its own process ends when it has the answer: never, if the threads that would
+/// give it are killed. The mount, and the image's lock, would stay until the next boot. A child that
+/// waits keeps nothing open, so the kernel ends the connection, and then the child's call.
+fn sync_in_a_child(at: &Path) -> io::Result<()> {
+    let path = CString::new(at.as_os_str().as_bytes())?;
+    // SAFETY: other threads may hold locks at this moment, which stay locked in the child. So the
+    // child calls nothing but system calls until it ends, with memory that was made before.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            // SAFETY: as above; `path` ends with a zero byte.
+            unsafe {
+                libc::close_range(0, libc::c_uint::MAX, 0);
+                let root = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_DIRECTORY);
+                let failed = root < 0 || libc::syncfs(root) != 0;
+                libc::_exit(if failed { *libc::__errno_location() } else { 0 })
+            }
+        }
+        _ => {
+            let mut status = 0;
+            // SAFETY: `status` outlives the call.
+            while unsafe { libc::waitpid(child, &mut status, 0) } < 0 {
+                let e = io::Error::last_os_error();
+                if e.kind() != io::ErrorKind::Interrupted {
+                    return Err(e);
+                }
+            }
+            match libc::WEXITSTATUS(status) {
+                _ if !libc::WIFEXITED(status) => Err(io::Error::other("its process was killed")),
+                0 => Ok(()),
+                errno => Err(io::Error::from_raw_os_error(errno)),
+            }
+        }
+    }
 }
 
 /// Serves `volume` over a socket that preserves message boundaries (`SOCK_SEQPACKET`), from INIT
