@@ -147,8 +147,8 @@ fn try_sync(server: &Server, at: &Path) -> std::result::Result<(), String> {
 ///
 /// A process that is killed closes its descriptors when its last thread ends. A thread that waits
 /// for an answer of its own process ends when it has the answer: never, if the threads that would
-/// give it are killed. The mount, and the image's lock, would stay until the next boot. A child that
-/// waits keeps nothing open, so the kernel ends the connection, and then the child's call.
+/// give it are killed. The mount, and the image's lock, would stay until the next boot. A child
+/// that waits keeps nothing open, so the kernel ends the connection, and then the child's call.
 fn sync_in_a_child(at: &Path) -> io::Result<()> {
     let path = CString::new(at.as_os_str().as_bytes())?;
     // SAFETY: other threads may hold locks at this moment, which stay locked in the child. So the
