@@ -84,8 +84,13 @@ test_list_of_other_namespaces() {
     local job=$!
     wait_until "the mount" test -s mounted
     mountpoint -q mnt && fail "it is mounted here, too"
-    equal state mounted "$(listed mnt .state)"
-    [[ $(listed mnt .in_namespace_of) -gt 0 ]] || fail "no process is named"
+    equal state elsewhere "$(listed mnt .state)"
+    local process
+    process=$(listed mnt .in_namespace_of)
+    equal "in its own namespace" mounted "$(nsenter --mount --target "$process" "$XACT" list --json |
+        jq -r ".[] | select(.mount == \"$WORK/mnt\") | .state")"
+    "$XACT" stat --prometheus >metrics
+    lacks metrics "$WORK/mnt"
     echo end >go
     wait $job
     equal "after the unmount" '' "$(listed mnt .state)"

@@ -127,10 +127,12 @@ pub struct Sync {
 /// List mounted volumes
 ///
 /// Shows for each its image, the user who mounted it, its engine, its space, its open transactions
-/// and its snapshots. Volumes that are mounted in the mount namespaces of other processes are
-/// listed if the caller may look at these: root sees them all. The transactions are those of all
-/// users for root, else those of the caller. A volume is also listed if its daemon has died, does
-/// not answer, or serves another user only.
+/// and its snapshots. The transactions are those of all users for root, else those of the caller. A
+/// volume is also listed if its daemon has died, does not answer, or serves another user only.
+///
+/// Volumes that are mounted only in the mount namespaces of other processes, such as containers,
+/// are listed with one of these processes if the caller may look at it. 'nsenter --mount --target
+/// PID xact list' shows the rest.
 #[derive(Debug, Args)]
 pub struct List {
     /// Print JSON.
@@ -147,7 +149,7 @@ pub struct List {
 #[derive(Debug, Args)]
 pub struct Stat {
     /// The mount, or any path on it [default: the volume of the current folder; with --prometheus,
-    /// all that 'xact list' lists].
+    /// all volumes in the mount namespace of the caller].
     #[arg(value_name = "MNT", add = complete::mount())]
     pub at: Option<PathBuf>,
     /// Repeatedly show the activity of the last interval; with --json, one line per interval

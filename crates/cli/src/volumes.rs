@@ -46,6 +46,9 @@ pub enum State {
     Dead,
     /// The caller may not use the mount.
     NoPermission,
+    /// It is in another mount namespace. Its daemon is not asked: an open file keeps a mount busy,
+    /// and an unmount there would fail.
+    Elsewhere,
     /// The daemon did not answer in time.
     Silent,
     /// A request failed.
@@ -157,15 +160,6 @@ fn other_namespaces() -> Vec<(PathBuf, u32)> {
     processes.filter(|(process, _)| namespace(process).is_some_and(|one| seen.insert(one))).collect()
 }
 
-/// The path at which the caller reaches a mount.
-fn reached_at(mounted: &Mounted) -> PathBuf {
-    let point = &mounted.mount.point;
-    match mounted.process {
-        None => point.clone(),
-        Some(id) => Path::new(&format!("/proc/{id}/root")).join(point.strip_prefix("/").unwrap_or(point)),
-    }
-}
-
 /// Asks all daemons at the same time. Mounts of other FUSE servers are left out.
 pub fn ask(mounted: Vec<Mounted>) -> Vec<Found> {
     let until = Instant::now() + ANSWER_MAX;
@@ -173,9 +167,10 @@ pub fn ask(mounted: Vec<Mounted>) -> Vec<Found> {
         .into_iter()
         .map(|mounted| {
             let (sender, answer) = mpsc::channel();
-            let at = reached_at(&mounted);
+            let (at, is_here) = (mounted.mount.point.clone(), mounted.process.is_none());
+            let state = move || if is_here { state_at(&at) } else { Some(State::Elsewhere) };
             // A thread that waits for a daemon ends with the process.
-            let started = thread::Builder::new().spawn(move || sender.send(state_at(&at)));
+            let started = thread::Builder::new().spawn(move || sender.send(state()));
             (mounted, started.is_ok().then_some(answer))
         })
         .collect();

@@ -19,7 +19,7 @@ struct Row {
     uid: Option<u32>,
     /// A process in whose mount namespace it is mounted; null for that of the caller.
     in_namespace_of: Option<u32>,
-    /// `mounted`, `dead`, `no-permission`, `no-answer` or `error`.
+    /// `mounted`, `elsewhere`, `dead`, `no-permission`, `no-answer` or `error`.
     state: &'static str,
     engine: Option<&'static str>,
     read_only: Option<bool>,
@@ -51,6 +51,7 @@ impl Row {
                 ),
             ),
             State::NoPermission => ("no-permission", "no permission to use the mount".into()),
+            State::Elsewhere => ("elsewhere", String::new()),
             State::Silent => ("no-answer", "its daemon does not answer".into()),
             State::Failed(failure) => ("error", failure.message.clone()),
         };

@@ -167,12 +167,12 @@ const METRICS: &[Metric] = metrics! {
     Histogram "xact_commit_seconds" "Durations of commits." |f| histogram(&f.commit);
 };
 
-/// Prints the metrics of all volumes that the caller can see, or of one mount point, or writes them
-/// to a file, which then has all of them or is as it was.
+/// Prints the metrics of all volumes in the caller's mount namespace, or of one mount point, or
+/// writes them to a file, which then has all of them or is as it was.
 pub fn metrics(only: Option<&Path>, output: Option<&Path>) -> Result<()> {
     let mut mounted = volumes::mounted()?;
-    let is_it = |one: &Mounted, point: &Path| one.mount.point == point && one.process.is_none();
-    mounted.retain(|one| only.is_none_or(|point| is_it(one, point)));
+    let is_it = |one: &Mounted| only.is_none_or(|point| one.mount.point == point);
+    mounted.retain(|one| one.process.is_none() && is_it(one));
     let text = exposition(&volumes::ask(mounted));
     match output {
         None => print_bytes(text.as_bytes()),
@@ -188,9 +188,7 @@ fn exposition(all: &[Found]) -> String {
         .map(|found| {
             let mount = &found.mounted.mount;
             let text = |path: &Path| path.display().to_string();
-            let mut labels = vec![("mount", text(&mount.point)), ("image", text(&mounts::image(mount)))];
-            labels.extend(found.mounted.process.map(|id| ("namespace_of", id.to_string())));
-            labels
+            vec![("mount", text(&mount.point)), ("image", text(&mounts::image(mount)))]
         })
         .collect();
     let mut text = heading("xact_up", Kind::Gauge, "Whether the daemon of the volume has answered.");
