@@ -146,7 +146,8 @@ test_open_and_persisted_transactions() {
     [[ ! -e mnt/u/kept ]]
     equal 'in it again' "1 0 $USER_ID:4321" \
         "$(run --tx "$id" -- sh -c 'cat mnt/u/kept; ./setuid-id -u; stat -c %u:%g mnt/u/kept' | xargs)"
-    exits 3 'stays open' -- run --tx "$id" -- sh -c 'echo 2 >mnt/u/kept; exit 3'
+    run --tx "$id" -- sh -c 'echo 2 >mnt/u/kept'
+    exits 3 'rolled back' -- run --tx "$id" -- sh -c 'echo 3 >mnt/u/kept; exit 3'
     as_user bin/xact tx commit --at mnt "$id"
     equal committed 2 "$(cat mnt/u/kept)"
     # Another user's transaction is not entered.
