@@ -557,7 +557,8 @@ test_a_failed_command_in_an_open_transaction() {
     equal contents first "$("$XACT" run --at mnt --tx "$ID" -- cat mnt/file)"
     # Also if it could not be started, or the 'xact run' is killed.
     exits 127 'command not found' -- "$XACT" run --at mnt --tx "$ID" -- no-such-command
-    "$XACT" run --at mnt --tx "$ID" -- sh -c 'echo third >mnt/file; kill -KILL $PPID; sleep 0.1' 2>said || true
+    "$XACT" run --at mnt --tx "$ID" -- \
+        sh -c 'echo $$ >shell; echo third >mnt/file; kill -KILL $PPID; sleep 0.1' 2>said || true
     equal "after the kill" first "$("$XACT" run --at mnt --tx "$ID" -- cat mnt/file)"
     # Changes of a command that succeeded stay when a later one fails.
     "$XACT" run --at mnt --tx "$ID" -- sh -c 'echo fourth >>mnt/file'
@@ -565,6 +566,9 @@ test_a_failed_command_in_an_open_transaction() {
     tx commit "$ID"
     equal committed 'first fourth' "$(xargs <mnt/file)"
     [[ -e mnt/made && ! -e mnt/a && -d mnt/folder ]]
+    # The command of the killed 'xact run' has the mount in use until it ends.
+    shell_has_ended() { ! kill -0 "$(<shell)" 2>/dev/null; }
+    wait_until "the end of the shell" shell_has_ended
     afterwards
 }
 
