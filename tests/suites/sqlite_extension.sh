@@ -179,8 +179,9 @@ test_killed_in_mid_load() {
             wait "$DAEMON" 2>/dev/null || true
             wait "$writer" || true
             "$XACT" umount mnt
-            local modes=(adaptive ordered journal selective)
-            in_foreground disk.img mnt -o "data=${modes[round % 4]}"
+            local modes=(adaptive ordered journal selective) mode=adaptive
+            [[ $ENGINE == generations ]] || mode=${modes[round % 4]}
+            in_foreground disk.img mnt -o "data=$mode"
         fi
         while read -r line; do acknowledged=$line; done <ledger
         acknowledged=$(program check-rows mnt "$acknowledged")
