@@ -263,6 +263,13 @@ impl Engine {
         self.core.blocks.base(commit, block)
     }
 
+    /// Lets the commit of an open handle leave out a block that it has given first contents by
+    /// [`Self::create_shared`], which have come back and which nothing refers to any more. To use
+    /// it again, create it again. False, without a change, if an older commit has contents of it.
+    pub fn leave_out(&self, commit: CommitId, block: BlockNr) -> bool {
+        self.core.blocks.leave_out(commit, block)
+    }
+
     /// As `update`, for a block whose old contents do not matter because it was just allocated:
     /// `contents` replaces them without a read.
     pub fn create(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {

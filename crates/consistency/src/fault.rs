@@ -22,6 +22,9 @@ pub enum Fault {
     NoFlushBeforeTail,
     /// A block is left out of a commit if it has the contents that it had before an older one.
     SameAsOlder,
+    /// A block that a commit may leave out, since nothing refers to it, is left out although it is
+    /// in use again.
+    LeftOutForGood,
     /// Recovery takes copies whose checksum is wrong.
     AcceptBadChecksum,
     /// Copies that begin with the magic are not escaped.
@@ -115,8 +118,9 @@ pub enum Fault {
 #[cfg(feature = "faults")]
 impl Fault {
     /// Every fault of the journal engine.
-    pub const JOURNAL: [Fault; 15] = [
+    pub const JOURNAL: [Fault; 16] = [
         Fault::SameAsOlder,
+        Fault::LeftOutForGood,
         Fault::LongerBeforeInode,
         Fault::DataBesideItsCopy,
         Fault::TailPastBase,
@@ -134,10 +138,11 @@ impl Fault {
     ];
 
     /// Every fault of the generations engine.
-    pub const GENERATIONS: [Fault; 22] = [
+    pub const GENERATIONS: [Fault; 23] = [
         Fault::AheadWithoutShared,
         Fault::RestOnOldBase,
         Fault::SameAsOlder,
+        Fault::LeftOutForGood,
         Fault::DrainingInNewestOnly,
         Fault::DataBesideItsCopy,
         Fault::DataOnItsPlace,

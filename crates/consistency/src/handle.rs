@@ -255,6 +255,11 @@ impl Handle {
         self.engine.base(self.commit, block)
     }
 
+    /// Lets this handle's commit leave out a block; see [`Engine::leave_out`].
+    pub fn leave_out(&mut self, block: BlockNr) -> bool {
+        self.engine.leave_out(self.commit, block)
+    }
+
     /// The contents of a block in this handle's commit; see [`Engine::read_own`].
     pub fn read_own(&self, block: BlockNr) -> Result<BlockRef> {
         self.engine.read_own(self.commit, block)

@@ -64,6 +64,8 @@ pub const ALL: &[Canary] = &[
     canary(Fault::NoFlushBeforeTail, "wrap"),
     canary(Fault::SameAsOlder, "short-lived"),
     canary(Fault::SameAsOlder, "gen-log-short-lived"),
+    canary(Fault::LeftOutForGood, "unused-groups"),
+    canary(Fault::LeftOutForGood, "gen-unused-groups"),
     canary(Fault::AcceptBadChecksum, "engine-mix"),
     canary(Fault::NoEscape, "engine-forged"),
     canary(Fault::DataBesideItsCopy, "switch"),

@@ -27,16 +27,20 @@ const KINDS: [Kind; 4] = [
 ];
 
 fn open(kind: Kind) -> (Arc<Volume>, Arc<dyn View>) {
-    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(256 << 20));
+    open_on(&(Arc::new(MemoryDevice::new(256 << 20)) as Arc<dyn BlockDevice>), kind, 32)
+}
+
+/// A new volume, with so many MiB for a journal or a pool.
+fn open_on(device: &Arc<dyn BlockDevice>, kind: Kind, log: u64) -> (Arc<Volume>, Arc<dyn View>) {
     let format = MkfsOptions { block_size: Some(BLOCK), zeroed: kind.zeroed, ..MkfsOptions::default() };
     if kind.generations {
-        mkfs_generations(&device, &format, Some(32 << 20)).unwrap();
+        mkfs_generations(device, &format, Some(log << 20)).unwrap();
     } else {
-        mkfs(&*device, &MkfsOptions { journal: JournalSize::Bytes(32 << 20), ..format }).unwrap();
+        mkfs(&**device, &MkfsOptions { journal: JournalSize::Bytes(log << 20), ..format }).unwrap();
     }
     let commit_interval = Duration::from_secs(3600);
     let options = VolumeOptions { flusher: false, commit_interval, ..VolumeOptions::default() };
-    let volume = Volume::open(device, &options).unwrap();
+    let volume = Volume::open(device.clone(), &options).unwrap();
     let base = volume.base();
     base.make_node(&Caller::ROOT, Ino::ROOT, b"stays", 0o100644, 0).unwrap();
     volume.sync().unwrap();
@@ -76,6 +80,37 @@ fn files_that_are_deleted_at_once_leave_no_dirty_blocks() {
             assert!(blocks <= MOST_BLOCKS, "{kind:?}: {files} files made {blocks} dirty blocks");
             volume.close().unwrap();
         }
+    }
+}
+
+/// The files need three groups, two of which were unused before.
+#[test]
+fn groups_that_are_unused_again_leave_no_dirty_blocks() {
+    for kind in KINDS {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
+        let (volume, base) = open_on(&device, kind, 192);
+        let blocks = blocks_of(&volume, || {
+            for n in 0..20_000 {
+                let name = format!("short{n}");
+                make(&*base, &name);
+                unlink(&*base, &name);
+            }
+        });
+        assert!(blocks <= 2, "{kind:?}: {blocks} dirty blocks");
+        // The groups can be used as before, in the same commit and in the next ones.
+        for n in 0..9000 {
+            let name = format!("again{n}");
+            make(&*base, &name);
+            if n > 8500 {
+                unlink(&*base, &name);
+                make(&*base, &name);
+            }
+        }
+        volume.sync().unwrap();
+        (8000..9000).for_each(|n| unlink(&*base, &format!("again{n}")));
+        volume.close().unwrap();
+        let report = xact::check::check(device, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "{kind:?}: {:?}", report.problems);
     }
 }
 

@@ -123,6 +123,9 @@ pub(crate) struct SlotState {
     /// For a test's fault: the base of an older commit.
     #[cfg(feature = "faults")]
     pub older_base: Option<BlockRef>,
+    /// For a test's fault: `leave_out` was called for the commit `joined`.
+    #[cfg(feature = "faults")]
+    pub left_out: bool,
     /// The commit `joined` has created the block, and no commit before it has any contents of it
     /// that could come back. If it frees the block again, nothing is left to be done.
     pub fresh: bool,

@@ -15,7 +15,8 @@
 //!   The base of the next commit is then the final version of the draining one
 //!   (`SlotState::take_draining`).
 //! - A block that was freed, or that gets its first contents, has no base: what it held before
-//!   belongs to an earlier owner. Such a block is always written.
+//!   belongs to an earlier owner. Such a block is always written, unless the caller says that
+//!   nothing refers to it any more (`leave_out`).
 //! - A block of which a record ahead of the commit is durable (`ahead`) is always written: the base
 //!   is older than that record.
 //! - File data in a commit has none either. Its place is written in other ways, too.
@@ -44,6 +45,10 @@ impl DirtyBlocks {
     pub(super) fn take_base(&self, state: &mut SlotState) -> Option<BlockRef> {
         let base = state.base.take();
         #[cfg(feature = "faults")]
+        if std::mem::take(&mut state.left_out) && self.faults.has(Fault::LeftOutForGood) {
+            return state.newest.clone();
+        }
+        #[cfg(feature = "faults")]
         if self.faults.has(Fault::SameAsOlder) {
             return std::mem::replace(&mut state.older_base, base);
         }
@@ -60,5 +65,23 @@ impl DirtyBlocks {
             _ if state.joined == Some(commit) => state.base.clone(),
             _ => None,
         }
+    }
+
+    /// Lets `commit`, in which a handle is open, leave out a block that it has created, and that
+    /// nothing refers to any more, if its contents stay as they are until `create_shared` gives it
+    /// first contents again. False, without a change, if an older commit has contents of it.
+    pub fn leave_out(&self, commit: CommitId, block: BlockNr) -> bool {
+        let Some(slot) = self.cache.peek(block) else { return false };
+        let mut state = slot.lock_any();
+        let older = state.draining.as_ref().is_some_and(|draining| draining.joined);
+        let is_new = state.joined == Some(commit) && state.fresh && !older;
+        if is_new {
+            state.base = state.newest.clone();
+            #[cfg(feature = "faults")]
+            {
+                state.left_out = true;
+            }
+        }
+        is_new
     }
 }

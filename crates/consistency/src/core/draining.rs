@@ -158,8 +158,11 @@ impl DirtyBlocks {
     }
 
     /// As `create`, for a block that inodes share. The commit before gets the same first contents,
-    /// if it needs them.
+    /// if it needs them. If the commit after has created the block, these are in both already.
     pub fn create_shared(&self, commit: CommitId, block: BlockNr, contents: BlockRef) -> Result<bool> {
+        if self.with(block, |_, state| state.joined.is_some_and(|joined| joined > commit)) {
+            return Ok(false);
+        }
         self.put(commit, block, contents.clone(), Record::OnZeros, false, |state| {
             if state.joined.is_none() {
                 self.keep_base(commit, state, contents, None, Record::OnZeros);

@@ -168,6 +168,7 @@ impl AllocatorCore {
             self.set_block_checksum(desc, *checksums.of(version));
         })?;
         map.pending += len;
+        self.leave_unused(h, number)?;
         self.counters.freed(u64::from(len));
         Ok(())
     }

@@ -322,6 +322,7 @@ impl AllocatorCore {
             }
         })?;
         map.pending += 1;
+        self.leave_unused(h, number)?;
         drop(state);
         if is_dir {
             group.dirs.fetch_sub(1, Relaxed);

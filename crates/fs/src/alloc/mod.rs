@@ -41,6 +41,7 @@ mod inodes;
 mod search;
 mod space;
 mod trim;
+mod unused_again;
 mod zone;
 
 use std::sync::Arc;

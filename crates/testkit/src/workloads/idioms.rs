@@ -287,6 +287,54 @@ pub fn short_lived(s: &mut Driver, rng: &mut Rng) -> Done {
     s.sync()
 }
 
+/// Folders of the root go to the emptiest groups. These are unused before, and often again in the
+/// same commit; at other times a folder stays in one, or a sync comes between.
+pub fn unused_groups(s: &mut Driver, rng: &mut Rng) -> Done {
+    s.create("/stays")?;
+    s.sync()?;
+    for round in 0..10u64 {
+        let folder = |n: u64| format!("/d{round}-{n}");
+        let count = 1 + rng.below(10);
+        let mut files = Vec::new();
+        for n in 0..count {
+            s.mkdir(&folder(n))?;
+            if rng.one_in(2) {
+                let file = format!("{}/f", folder(n));
+                s.create(&file)?;
+                s.append(&file, 1 + rng.below(5000))?;
+                files.push(file);
+            }
+        }
+        match rng.below(6) {
+            0 => s.sync()?,
+            1 => s.fsync("/stays")?,
+            2 if !files.is_empty() => s.fsync(&files[rng.below(files.len() as u64) as usize])?,
+            _ => {}
+        }
+        let staying = rng.below(12);
+        for file in files.iter().filter(|file| **file != format!("{}/f", folder(staying))) {
+            s.unlink(file)?;
+        }
+        for n in (0..count).filter(|n| *n != staying) {
+            s.rmdir(&folder(n))?;
+        }
+        // A group that was left is used again in the same commit.
+        if rng.one_in(2) {
+            s.mkdir(&format!("/again{round}"))?;
+            if rng.one_in(2) {
+                s.rmdir(&format!("/again{round}"))?;
+            }
+        }
+        s.append("/stays", 100)?;
+        match rng.below(4) {
+            0 => s.sync()?,
+            1 => s.fsync("/stays")?,
+            _ => {}
+        }
+    }
+    s.sync()
+}
+
 /// FileOps of many extents: every other block written, then the gaps, then holes.
 pub fn fragments(s: &mut Driver, rng: &mut Rng) -> Done {
     s.create("/f")?;

@@ -48,6 +48,18 @@ const GENERATIONS_QUOTAS: Format = Format {
 };
 const SMALL_POOL: u64 = 2 << 20;
 
+/// Eight groups, most of which are unused at first.
+const GROUPS: Format = Format {
+    options: &["-b", "1024", "-g", "1024", "-N", "256", "-I", "256", "-J", "size=1"],
+    size: "8M",
+    pool_bytes: None,
+};
+const GENERATIONS_GROUPS: Format = Format {
+    options: &["-b", "1024", "-g", "1024", "-N", "256", "-I", "256", "-O", "^has_journal"],
+    size: "8M",
+    pool_bytes: Some(SMALL_POOL),
+};
+
 const NO_JOURNAL: Format =
     Format { options: &["-b", "1024", "-O", "^has_journal"], size: "8M", pool_bytes: None };
 
@@ -177,6 +189,8 @@ pub fn all() -> Vec<FileWorkload> {
         workload("short-lived", idioms::short_lived),
         single("single-short-lived", idioms::short_lived),
         FileWorkload { format: QUOTAS, ..single("short-lived-quota", idioms::short_lived) },
+        FileWorkload { format: GROUPS, ..workload("unused-groups", idioms::unused_groups) },
+        FileWorkload { format: GROUPS, ..single("single-unused-groups", idioms::unused_groups) },
         FileWorkload { discard: true, ..workload("discard-reuse", idioms::reuse) },
         FileWorkload { discard: true, ..workload("discard-refill", idioms::refill) },
         FileWorkload { discard: true, ..single("discard-tx", transactions::overwrite) },
@@ -399,6 +413,19 @@ pub fn on_generations() -> Vec<FileWorkload> {
         ("gen-data", "gen-steps-data"),
         ("gen-snapshots", "gen-steps-snapshots"),
     ];
+    let groups = |name| FileWorkload {
+        format: GENERATIONS_GROUPS,
+        threads: vec![idioms::unused_groups],
+        ..workload(name, idioms::unused_groups)
+    };
+    let groups = [
+        groups("gen-unused-groups"),
+        FileWorkload { fsync: Fsync::Log, ..groups("gen-log-unused-groups") },
+        FileWorkload {
+            threads: vec![idioms::unused_groups, random::names, idioms::unused_groups],
+            ..ahead(in_mode(DataMode::Adaptive, groups("gen-unused-groups-threads")))
+        },
+    ];
     let steps = STEPS.iter().map(|(of, name)| {
         let workload = by_generations.iter().find(|w| w.name == *of).expect("a workload of this name");
         FileWorkload { fsync: Fsync::File, ..in_small_steps(name, workload.clone()) }
@@ -413,6 +440,7 @@ pub fn on_generations() -> Vec<FileWorkload> {
         .chain(beside)
         .chain(unordered)
         .chain(steps)
+        .chain(groups)
         .chain([FileWorkload { format: GENERATIONS, ..in_parts("gen-appends-in-parts") }])
         .collect()
 }
