@@ -22,7 +22,7 @@ use xact_layout::checksum::crc32c;
 use xact_layout::feature::incompat;
 use xact_layout::generations::{
     LogChecks, LogContents, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, SnapshotOf, SnapshotRecord,
-    contents_sum, decode_snapshots, fanout, read_log,
+    Target, decode_snapshots, fanout, read_log,
 };
 use xact_layout::group::{BLOCK_UNINIT, INODE_UNINIT};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
@@ -41,10 +41,14 @@ pub(crate) struct Generation {
 /// The use of a pool block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    Node { level: u32, first: u64, sum: u32 },
-    Block { number: u64, sum: u32 },
-    List,
+    Target { target: Target, birth: u64, sum: u32 },
     Log,
+}
+
+impl Use {
+    fn of(pointer: Pointer, target: Target) -> Use {
+        Use::Target { target, birth: pointer.birth, sum: pointer.sum }
+    }
 }
 
 struct Walk<'a> {
@@ -235,10 +239,10 @@ impl Walk<'_> {
         let mut bytes = Vec::new();
         for n in 0..u64::from(blocks) {
             let pool_block = first.pool_block.offset(n);
-            self.claim(pool_block, Use::List);
+            self.claim(pool_block, Use::of(first, Target::List));
             bytes.extend(self.block(pool_block)?);
         }
-        if contents_sum(BlockNr(0), &bytes) != first.sum {
+        if !first.matches(Target::List, &bytes) {
             return Err(Error::corrupt(Site::Root, "checksum of the list of snapshots does not match"));
         }
         let list = decode_snapshots(&bytes, &self.shape)?;
@@ -269,17 +273,18 @@ impl Walk<'_> {
 
     fn map(&mut self, node: Option<Pointer>, level: u32, first: u64) -> Result<()> {
         let Some(at) = node else { return Ok(()) };
-        if !self.claim(at.pool_block, Use::Node { level, first, sum: at.sum }) {
+        let target = Target::Node { level, first: BlockNr(first) };
+        if !self.claim(at.pool_block, Use::of(at, target)) {
             return Ok(());
         }
         let bytes = self.block(at.pool_block)?;
-        if contents_sum(BlockNr(first), &bytes) != at.sum {
+        if !at.matches(target, &bytes) {
             self.report.problem(Site::Block(at.pool_block), "checksum of a node of the map does not match");
             return Ok(());
         }
-        let decoded = MapNode::decode(&bytes, at.pool_block, level, BlockNr(first), &self.shape);
+        let decoded = MapNode::decode(&bytes, at, level, &self.shape);
         let Some(node) = self.report.note(decoded)? else { return Ok(()) };
-        if node.generation > self.generation {
+        if at.birth > self.generation {
             self.report
                 .problem(Site::Block(at.pool_block), "a node of the map is of a generation that is to come");
         }
@@ -290,13 +295,19 @@ impl Walk<'_> {
             if number >= self.shape.volume_blocks {
                 self.report
                     .problem(Site::Block(at.pool_block), "a node of the map has blocks outside the volume");
-            } else if pointer.is_zeros() {
-                // Takes no pool block. The codec has checked that the pointer does not lead to a
-                // node.
-            } else if level > 0 {
+                continue;
+            }
+            if level > 0 {
                 self.map(Some(pointer), level - 1, number)?;
-            } else if self.claim(pointer.pool_block, Use::Block { number, sum: pointer.sum })
-                && contents_sum(BlockNr(number), &self.block(pointer.pool_block)?) != pointer.sum
+                continue;
+            }
+            if pointer.is_zeros() {
+                // Takes no pool block.
+                continue;
+            }
+            let target = Target::Block(BlockNr(number));
+            if self.claim(pointer.pool_block, Use::of(pointer, target))
+                && !pointer.matches(target, &self.block(pointer.pool_block)?)
             {
                 let what = format!("checksum of what is there for block {number} does not match");
                 self.report.problem(Site::Block(pointer.pool_block), what);
@@ -376,7 +387,8 @@ impl GenerationDevice {
         let mut at = self.map?.pool_block;
         for level in (0..self.levels).rev() {
             let node = self.nodes.get(&at.0)?;
-            at = node.pointers[((block - node.first.0) / span(&self.shape, level)) as usize]?.pool_block;
+            let index = block % span(&self.shape, level + 1) / span(&self.shape, level);
+            at = node.pointers[index as usize]?.pool_block;
         }
         Some(at)
     }

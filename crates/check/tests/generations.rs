@@ -9,7 +9,7 @@ use xact_device::{BlockDevice, MemoryDevice};
 use xact_fs::mkfs::{MkfsOptions, mkfs_generations};
 use xact_fs::{Caller, View, VolumeOptions, WriteHow};
 use xact_layout::generations::{
-    PoolShape, ROOT_BYTES, Root, SnapshotOf, contents_sum, decode_snapshots, encode_snapshots,
+    Pointer, PoolShape, ROOT_BYTES, Root, SnapshotOf, Target, decode_snapshots, encode_snapshots,
 };
 use xact_types::{BlockNr, Error, Ino};
 
@@ -157,7 +157,7 @@ fn fixed_metadata_that_a_part_does_not_hold_is_reported() {
         records[0].of = of;
         let encoded = encode_snapshots(&records, BLOCK);
         bytes[list].copy_from_slice(&encoded);
-        first.sum = contents_sum(BlockNr(0), &encoded);
+        first = Pointer::new(first.pool_block, first.birth, Target::List, &encoded);
         let root = Root { snapshots: Some((first, blocks)), ..root.clone() };
         let slot = shape.root_offset(slot) as usize;
         bytes[slot..slot + ROOT_BYTES].copy_from_slice(&root.encode());

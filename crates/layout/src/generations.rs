@@ -24,29 +24,69 @@ pub use snapshot::{
 use xact_types::BlockNr;
 
 use crate::checksum::crc32c;
+use crate::{put_u32, put_u64};
 
 /// The place of a block's contents, and their checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer {
     /// A block of the device, in the pool.
     pub pool_block: BlockNr,
+    /// The generation that wrote the contents.
+    pub birth: u64,
+    /// Of the contents, of what they are, and of their birth. So neither the contents of another
+    /// block pass, nor those that a lost write should have replaced.
     pub sum: u32,
 }
 
+/// What a pointer leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A block of the volume.
+    Block(BlockNr),
+    /// A node of the map, with the first block of its range.
+    Node { level: u32, first: BlockNr },
+    /// The list of snapshots.
+    List,
+}
+
+impl Target {
+    /// The number of its kind, and its number within the kind.
+    fn numbers(self) -> (u32, u64) {
+        match self {
+            Target::Block(block) => (0, block.0),
+            Target::Node { level, first } => (1 + level, first.0),
+            Target::List => (u32::MAX, 0),
+        }
+    }
+}
+
 impl Pointer {
+    pub fn new(pool_block: BlockNr, birth: u64, target: Target, contents: &[u8]) -> Pointer {
+        Pointer { pool_block, birth, sum: contents_sum(target, birth, contents) }
+    }
+
+    /// Whether `contents` are what the pointer leads to.
+    pub fn matches(&self, target: Target, contents: &[u8]) -> bool {
+        contents_sum(target, self.birth, contents) == self.sum
+    }
+
     /// Zeros, which take no pool block: a snapshot of chosen paths uses them for blocks of inode
     /// tables without a chosen inode. They occur neither in the map of the volume itself, nor as a
     /// pointer to a node.
-    pub const ZEROS: Pointer = Pointer { pool_block: BlockNr(1), sum: 0 };
+    pub const ZEROS: Pointer = Pointer { pool_block: BlockNr(1), birth: 0, sum: 0 };
 
     pub fn is_zeros(&self) -> bool {
         *self == Pointer::ZEROS
     }
 }
 
-/// Checksum of the contents of the volume's block `block`.
-pub fn contents_sum(block: BlockNr, contents: &[u8]) -> u32 {
-    crc32c(crc32c(!0, &block.0.to_le_bytes()), contents)
+fn contents_sum(target: Target, birth: u64, contents: &[u8]) -> u32 {
+    let (kind, number) = target.numbers();
+    let mut covered = [0; 20];
+    put_u32(&mut covered, 0, kind);
+    put_u64(&mut covered, 4, number);
+    put_u64(&mut covered, 12, birth);
+    crc32c(crc32c(!0, &covered), contents)
 }
 
 /// The positions of the pool's parts, in blocks of the device.
@@ -102,6 +142,24 @@ impl PoolShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checksums_tell_places_and_times_apart() {
+        let contents = [7; 1024];
+        let block = Target::Block(BlockNr(64));
+        let pointer = Pointer::new(BlockNr(9000), 5, block, &contents);
+        assert!(pointer.matches(block, &contents));
+        let first = BlockNr(64);
+        for other in [Target::Block(BlockNr(65)), Target::Node { level: 0, first }, Target::List] {
+            assert!(!pointer.matches(other, &contents), "{other:?}");
+        }
+        assert!(!Pointer { birth: 4, ..pointer }.matches(block, &contents));
+        let node = Target::Node { level: 1, first };
+        assert!(
+            !Pointer::new(BlockNr(1), 5, node, &contents)
+                .matches(Target::Node { level: 0, first }, &contents)
+        );
+    }
 
     #[test]
     fn the_parts_of_the_pool_do_not_overlap() {

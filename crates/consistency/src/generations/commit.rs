@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use xact_layout::generations::{Pointer, ROOT_BYTES, Root, contents_sum};
+use xact_layout::generations::{Pointer, ROOT_BYTES, Root, Target};
 use xact_types::{BlockNr, Result};
 
 use super::log::{self, Log};
@@ -266,6 +266,7 @@ impl Generations {
         draft: &mut Draft,
     ) -> Result<()> {
         let refs = self.snapshot_refs.read().clone();
+        let birth = state.root.generation + 1;
         for (&number, contents) in changes {
             let block = BlockNr(number);
             let Some(contents) = contents else {
@@ -289,7 +290,7 @@ impl Generations {
                 _ if home => block,
                 _ => pool.take()?,
             };
-            let pointer = Pointer { pool_block, sum: contents_sum(block, contents) };
+            let pointer = Pointer::new(pool_block, birth, Target::Block(block), contents);
             draft.map.set(&self.reader, block, (pool_block != block).then_some(pointer))?;
             draft.out.push((pool_block, contents.clone()));
         }

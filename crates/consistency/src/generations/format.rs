@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use xact_device::BlockDevice;
 use xact_layout::feature::incompat;
-use xact_layout::generations::{MAX_BITMAP_BLOCKS, Pointer, PoolShape, Root, contents_sum};
+use xact_layout::generations::{MAX_BITMAP_BLOCKS, Pointer, PoolShape, Root, Target};
 use xact_layout::superblock::SUPERBLOCK_BYTES;
 use xact_types::units::size_text;
 use xact_types::{BlockNr, Error, Result};
@@ -99,7 +99,7 @@ pub fn format(device: Arc<dyn BlockDevice>, end_bytes: u64) -> Result<()> {
     for &block in &copies {
         let contents = volume.read_block(block)?;
         let pool_block = pool.take()?;
-        map.set(&reader, block, Some(Pointer { pool_block, sum: contents_sum(block, &contents) }))?;
+        map.set(&reader, block, Some(Pointer::new(pool_block, 1, Target::Block(block), &contents)))?;
         out.push((pool_block, contents));
     }
     map.write(&reader, 1, &mut || pool.take(), &mut out)?;

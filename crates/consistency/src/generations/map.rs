@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use xact_layout::generations::{MapNode, Pointer, PoolShape, contents_sum, fanout};
+use xact_layout::generations::{MapNode, Pointer, PoolShape, Target, fanout};
 use xact_types::{BlockNr, Error, Result, Site};
 
 use crate::core::block::BlockRef;
@@ -79,13 +79,17 @@ impl MapReader {
         most_nodes(self.shape.volume_blocks, self.volume.block_size, blocks)
     }
 
-    /// The contents behind a pointer, verified.
+    /// The contents of a block behind a pointer, verified.
     pub fn read(&self, block: BlockNr, pointer: Pointer) -> Result<BlockRef> {
         if pointer.is_zeros() {
             return Ok(vec![0; self.volume.block_size].into());
         }
+        self.read_target(Target::Block(block), pointer)
+    }
+
+    fn read_target(&self, target: Target, pointer: Pointer) -> Result<BlockRef> {
         let contents = self.volume.read_block(pointer.pool_block)?;
-        if contents_sum(block, &contents) != pointer.sum {
+        if !pointer.matches(target, &contents) {
             return Err(Error::corrupt(
                 Site::Block(pointer.pool_block),
                 "checksum of a moved metadata block does not match",
@@ -99,8 +103,8 @@ impl MapReader {
             return Ok(Some(node));
         }
         let Some(at) = link.at else { return Ok(None) };
-        let bytes = self.read(BlockNr(first), at)?;
-        let node = MapNode::decode(&bytes, at.pool_block, level, BlockNr(first), &self.shape)?;
+        let bytes = self.read_target(Target::Node { level, first: BlockNr(first) }, at)?;
+        let node = MapNode::decode(&bytes, at, level, &self.shape)?;
         let node = if level == 0 {
             Node::Leaf(node.pointers.into())
         } else {
@@ -316,10 +320,10 @@ fn write(
             links.iter().map(|below| below.at).collect()
         }
     };
-    let node = MapNode { level, first: BlockNr(first), generation, pointers };
-    let bytes = node.encode(reader.volume.block_size);
+    let bytes = MapNode { pointers }.encode(reader.volume.block_size);
     let pool_block = take()?;
-    link.at = Some(Pointer { pool_block, sum: contents_sum(BlockNr(first), &bytes) });
+    let target = Target::Node { level, first: BlockNr(first) };
+    link.at = Some(Pointer::new(pool_block, generation, target, &bytes));
     out.push((pool_block, bytes.into()));
     Ok(())
 }

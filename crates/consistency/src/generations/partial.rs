@@ -23,7 +23,7 @@
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
-use xact_layout::generations::{Pointer, SnapshotOf, contents_sum, paths_text};
+use xact_layout::generations::{Pointer, SnapshotOf, Target, paths_text};
 use xact_types::{BlockNr, Error, Result, SNAPSHOT_PATHS_MAX};
 
 use super::Generations;
@@ -83,7 +83,8 @@ impl PartialSnapshot {
         }
         for (&block, contents) in &self.blocks {
             let pool_block = pool.take()?;
-            map.set(reader, block, Some(Pointer { pool_block, sum: contents_sum(block, contents) }))?;
+            let pointer = Pointer::new(pool_block, generation, Target::Block(block), contents);
+            map.set(reader, block, Some(pointer))?;
             out.push((pool_block, contents.clone()));
         }
         map.write(reader, generation, &mut || pool.take(), out)?;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use xact_device::BlockDevice;
-use xact_layout::generations::{Pointer, Root, contents_sum};
+use xact_layout::generations::{Pointer, Root, Target};
 use xact_layout::group::{BLOCK_UNINIT, GroupDesc, INODE_UNINIT, bitmap_checksum, bitmap_csum_matches};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, Superblock};
 use xact_types::{BlockNr, Error, GroupNr, Result};
@@ -234,7 +234,7 @@ impl Salvage {
             self.note(block, BlockDamage::Unreadable);
             return vec![0; self.reader.volume.block_size].into();
         };
-        if pointer.is_some_and(|at| contents_sum(block, &contents) != at.sum) {
+        if pointer.is_some_and(|at| !at.matches(Target::Block(block), &contents)) {
             self.note(block, BlockDamage::Checksum);
         }
         contents

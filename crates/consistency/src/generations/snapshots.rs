@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use xact_layout::generations::{
-    Pointer, Root, SnapshotOf, SnapshotRecord, contents_sum, decode_snapshots, encode_snapshots,
+    Pointer, Root, SnapshotOf, SnapshotRecord, Target, decode_snapshots, encode_snapshots,
 };
 use xact_layout::superblock::SUPERBLOCK_BYTES;
 use xact_types::{BlockNr, Error, Result, SNAPSHOT_NAME_MAX, Site};
@@ -105,7 +105,7 @@ pub(super) fn read_list(reader: &MapReader, root: &Root) -> Result<Vec<SnapshotE
     let Some((first, blocks)) = root.snapshots else { return Ok(Vec::new()) };
     let mut bytes = vec![0; blocks as usize * reader.volume.block_size];
     reader.volume.read(first.pool_block, &mut bytes)?;
-    if contents_sum(BlockNr(0), &bytes) != first.sum {
+    if !first.matches(Target::List, &bytes) {
         return Err(Error::corrupt(Site::Root, "checksum of the list of snapshots does not match"));
     }
     let kept = |record: SnapshotRecord| {
@@ -371,7 +371,7 @@ impl Generations {
             if let Some(pool_block) = list {
                 let records: Vec<SnapshotRecord> = snapshots.iter().map(|kept| kept.record.clone()).collect();
                 let bytes = encode_snapshots(&records, self.core.volume.block_size);
-                let pointer = Pointer { pool_block, sum: contents_sum(BlockNr(0), &bytes) };
+                let pointer = Pointer::new(pool_block, generation, Target::List, &bytes);
                 root.snapshots = Some((pointer, (bytes.len() / self.core.volume.block_size) as u32));
                 written = Some((pool_block, bytes));
             }

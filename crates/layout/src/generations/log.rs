@@ -367,7 +367,7 @@ mod tests {
             uuid: [7; 16],
             shape: SHAPE,
             map_levels: 2,
-            map: Some(Pointer { pool_block: BlockNr(1400), sum: 1 }),
+            map: Some(Pointer { pool_block: BlockNr(1400), birth: 1, sum: 1 }),
             used: 9,
             snapshots: None,
             has_moved_data: false,

@@ -8,17 +8,18 @@
 //! ```text
 //!   0 magic          8 generation     16 uuid                 32 block size    36 map levels
 //!  40 volume blocks 48 device blocks  56 pool blocks in use   64 map root (pointer)
-//!  76 checksum of all 4032 bytes with this field as 0
-//!  80 snapshot list: 80 first block (pointer)  92 number of blocks, one after the other
-//!  96 number of bitmap blocks     100 flags: 1: blocks of files may be in the pool
-//! 104 intent log: 104 first block   112 number of blocks
+//!  80 checksum of all 4032 bytes with this field as 0
+//!  84 flags: 1: blocks of files may be in the pool
+//!  88 snapshot list: 88 first block (pointer)  104 number of blocks, one after the other
+//! 108 number of bitmap blocks
+//! 112 intent log: 112 first block   120 number of blocks
 //! 504 (the second sector) for each bitmap block: its checksum
 //!     then one bit each: which copy of it counts
 //! ```
 
 use xact_types::{BlockNr, Error, Result, Site};
 
-use super::node::{get_pointer, put_pointer};
+use super::node::{POINTER_BYTES, get_pointer, put_pointer};
 use super::{Pointer, PoolShape};
 use crate::checksum::crc32c;
 use crate::{get_u32, get_u64, put_u32, put_u64};
@@ -27,14 +28,18 @@ pub const ROOT_BYTES: usize = 4096;
 /// The most that fit a slot: a pool of 4 GiB at 1 KiB blocks, 64 GiB at 4 KiB.
 pub const MAX_BITMAP_BLOCKS: u64 = 512;
 
-const MAGIC: u64 = 0x5445_4E45_4758_4358;
+/// "XCXGEN2T" in the order of the bytes.
+const MAGIC: u64 = 0x5432_4E45_4758_4358;
 const SECTOR: usize = 512;
 const PAYLOAD: usize = SECTOR - 8;
 const SECTORS: usize = ROOT_BYTES / SECTOR;
-const SUM_AT: usize = 76;
-const FLAGS_AT: usize = 100;
+const MAP_AT: usize = 64;
+const SUM_AT: usize = 80;
+const FLAGS_AT: usize = 84;
 const MOVED_DATA: u32 = 1;
-const LOG_AT: usize = 104;
+const SNAPSHOTS_AT: usize = 88;
+const BITMAP_COUNT_AT: usize = 108;
+const LOG_AT: usize = 112;
 const BITMAPS_AT: usize = PAYLOAD;
 
 /// The root of one generation.
@@ -72,13 +77,13 @@ impl Root {
         put_u64(&mut payload, 48, self.shape.device_blocks);
         put_u64(&mut payload, 56, self.used);
         if let Some(map) = &self.map {
-            put_pointer(&mut payload, 64, map);
+            put_pointer(&mut payload, MAP_AT, map);
         }
         if let Some((first, blocks)) = &self.snapshots {
-            put_pointer(&mut payload, 80, first);
-            put_u32(&mut payload, 92, *blocks);
+            put_pointer(&mut payload, SNAPSHOTS_AT, first);
+            put_u32(&mut payload, SNAPSHOTS_AT + POINTER_BYTES, *blocks);
         }
-        put_u32(&mut payload, 96, self.bitmaps.len() as u32);
+        put_u32(&mut payload, BITMAP_COUNT_AT, self.bitmaps.len() as u32);
         put_u32(&mut payload, FLAGS_AT, if self.has_moved_data { MOVED_DATA } else { 0 });
         if let Some((first, blocks)) = self.log {
             put_u64(&mut payload, LOG_AT, first.0);
@@ -130,8 +135,9 @@ impl Root {
             return corrupt("is that of a volume or device of another size");
         }
         let shape = &found;
-        let map = get_pointer(&payload, 64);
-        let snapshots = get_pointer(&payload, 80).map(|first| (first, get_u32(&payload, 92)));
+        let map = get_pointer(&payload, MAP_AT);
+        let snapshots = get_pointer(&payload, SNAPSHOTS_AT)
+            .map(|first| (first, get_u32(&payload, SNAPSHOTS_AT + POINTER_BYTES)));
         let log = (get_u64(&payload, LOG_AT) != 0)
             .then(|| (BlockNr(get_u64(&payload, LOG_AT)), get_u32(&payload, LOG_AT + 8)));
         let is_run = |first: BlockNr, blocks: u32| {
@@ -142,7 +148,10 @@ impl Root {
         if !listed || !logged || map.is_some_and(|p| !shape.contains(p.pool_block)) {
             return corrupt("points outside the pool");
         }
-        let count = u64::from(get_u32(&payload, 96));
+        if map.is_some_and(|p| p.birth > generation) {
+            return corrupt("points to what is younger than itself");
+        }
+        let count = u64::from(get_u32(&payload, BITMAP_COUNT_AT));
         if count != shape.bitmap_blocks() || count > MAX_BITMAP_BLOCKS {
             return corrupt("number of bitmap blocks does not fit the pool");
         }
@@ -183,9 +192,9 @@ mod tests {
             uuid: [7; 16],
             shape: SHAPE,
             map_levels: 3,
-            map: Some(Pointer { pool_block: BlockNr(20_000 + generation), sum: 1 }),
+            map: Some(Pointer { pool_block: BlockNr(20_000 + generation), birth: generation, sum: 1 }),
             used: 55,
-            snapshots: Some((Pointer { pool_block: BlockNr(30_000), sum: 9 }, 2)),
+            snapshots: Some((Pointer { pool_block: BlockNr(30_000), birth: 1, sum: 9 }, 2)),
             has_moved_data: true,
             log: Some((BlockNr(25_000), 16)),
             bitmaps: vec![(1, 0), (generation as u32, 1), (3, 1)],

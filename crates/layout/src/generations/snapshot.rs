@@ -2,14 +2,14 @@
 //! a partial snapshot are in records of text behind it.
 //!
 //! ```text
-//!  0 generation   8 time (seconds)   16 map root (pointer)   28 name, 100 bytes, padded with 0
+//!  0 generation   8 time (seconds)   16 map root (pointer)   32 name, 100 bytes, padded with 0
 //! ```
 //! Two bits of the generation give the kind of snapshot. Bit 63: of chosen paths, whose text is in
 //! the following records. Bit 62: of the whole volume, until it is pruned to such paths. A record
 //! of text has bit 61 and no generation:
 //!
 //! ```text
-//!  0 2^61 + its bytes   8 up to 120 bytes: paths from the volume's root, each followed by a NUL
+//!  0 2^61 + its bytes   8 up to 128 bytes: paths from the volume's root, each followed by a NUL
 //! ```
 
 use xact_types::{Error, Result, SNAPSHOT_NAME_MAX, SNAPSHOT_PATHS_MAX, Site};
@@ -19,11 +19,12 @@ use super::{Pointer, PoolShape};
 use crate::{get_u64, put_u64};
 
 /// Bytes of one record.
-pub const SNAPSHOT_RECORD_BYTES: usize = 128;
+pub const SNAPSHOT_RECORD_BYTES: usize = 136;
 
 const OF_PATHS: u64 = 1 << 63;
 const TO_BE_PRUNED: u64 = 1 << 62;
 const TEXT: u64 = 1 << 61;
+const NAME_AT: usize = 32;
 const TEXT_AT: usize = 8;
 const TEXT_BYTES: usize = SNAPSHOT_RECORD_BYTES - TEXT_AT;
 
@@ -88,7 +89,7 @@ pub fn encode_snapshots(records: &[SnapshotRecord], block_size: usize) -> Vec<u8
         if let Some(map) = &record.map {
             put_pointer(out, 16, map);
         }
-        out[28..28 + record.name.len()].copy_from_slice(record.name.as_bytes());
+        out[NAME_AT..NAME_AT + record.name.len()].copy_from_slice(record.name.as_bytes());
         for part in text.chunks(TEXT_BYTES) {
             let out = slots.next().expect("records were counted");
             put_u64(out, 0, TEXT | part.len() as u64);
@@ -132,7 +133,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
         if generation == 0 || records.last().is_some_and(|last| last.generation >= generation) {
             return corrupt("the snapshots are not in order");
         }
-        let name = &record[28..];
+        let name = &record[NAME_AT..];
         let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
         let Ok(name) = std::str::from_utf8(&name[..end]) else {
             return corrupt("a snapshot's name is not UTF-8");
@@ -143,7 +144,7 @@ pub fn decode_snapshots(bytes: &[u8], shape: &PoolShape) -> Result<Vec<SnapshotR
     Ok(records)
 }
 
-const _: () = assert!(28 + SNAPSHOT_NAME_MAX <= SNAPSHOT_RECORD_BYTES);
+const _: () = assert!(NAME_AT + SNAPSHOT_NAME_MAX <= SNAPSHOT_RECORD_BYTES);
 
 #[cfg(test)]
 mod tests {
@@ -156,7 +157,7 @@ mod tests {
         let record = |n: u64| SnapshotRecord {
             generation: n,
             time: 1000 + n,
-            map: (n % 2 == 0).then_some(Pointer { pool_block: BlockNr(30_000 + n), sum: 3 }),
+            map: (n % 2 == 0).then_some(Pointer { pool_block: BlockNr(30_000 + n), birth: n, sum: 3 }),
             name: "x".repeat(n as usize),
             of: match n % 3 {
                 0 => SnapshotOf::Volume,
@@ -168,7 +169,7 @@ mod tests {
         for count in [0, 1, 8, 9, 100] {
             let bytes = encode_snapshots(&records[..count], 1024);
             let slots: usize = records[..count].iter().map(SnapshotRecord::count).sum();
-            assert_eq!(bytes.len(), (slots * 128).next_multiple_of(1024));
+            assert_eq!(bytes.len(), (slots * SNAPSHOT_RECORD_BYTES).next_multiple_of(1024));
             assert_eq!(decode_snapshots(&bytes, &shape).unwrap(), records[..count]);
         }
     }
@@ -181,7 +182,12 @@ mod tests {
         assert!(decode_snapshots(&whole, &shape).is_ok());
         // Without its text, with an unfinished text, with a text that belongs to no snapshot, of an
         // unknown kind.
-        for (at, word) in [(128, 0), (128, TEXT | 3), (0, TEXT | 1), (0, 7 | OF_PATHS | TO_BE_PRUNED)] {
+        for (at, word) in [
+            (SNAPSHOT_RECORD_BYTES, 0),
+            (SNAPSHOT_RECORD_BYTES, TEXT | 3),
+            (0, TEXT | 1),
+            (0, 7 | OF_PATHS | TO_BE_PRUNED),
+        ] {
             let mut bytes = whole.clone();
             put_u64(&mut bytes, at, word);
             assert!(decode_snapshots(&bytes, &shape).is_err(), "{at} {word:x}");

@@ -9,7 +9,7 @@ use xact_layout::dirhash::{DirHasher, HashVersion};
 use xact_layout::extent::{self, Expected, Node};
 use xact_layout::feature::{incompat, ro_compat};
 use xact_layout::generations::{
-    LogChecks, MapNode, PoolShape, ROOT_BYTES, Root, decode_snapshots, encode_snapshots, read_log,
+    LogChecks, MapNode, Pointer, PoolShape, ROOT_BYTES, Root, decode_snapshots, encode_snapshots, read_log,
 };
 use xact_layout::group::GroupDesc;
 use xact_layout::inode::Inode;
@@ -308,8 +308,10 @@ fn pools(bytes: &[u8], choices: &mut Rng) {
         assert_eq!(again, root);
     }
     let node = &raw[..BLOCK];
-    if let Ok(node) = MapNode::decode(node, BlockNr(9000), choices.below(3) as u32, BlockNr(0), &shape) {
-        let again = MapNode::decode(&node.encode(BLOCK), BlockNr(9000), node.level, node.first, &shape);
+    let at = Pointer { pool_block: BlockNr(9000), birth: choices.below(1 << 50), sum: 0 };
+    let level = choices.below(3) as u32;
+    if let Ok(node) = MapNode::decode(node, at, level, &shape) {
+        let again = MapNode::decode(&node.encode(BLOCK), at, level, &shape);
         assert_eq!(again.expect("encoded by us"), node);
     }
     if let Ok(records) = decode_snapshots(&raw, &shape) {
