@@ -11,7 +11,7 @@ use xact_fs::{Caller, View, VolumeOptions, WriteHow};
 use xact_layout::generations::{
     Pointer, PoolShape, ROOT_BYTES, Root, SnapshotOf, Target, decode_snapshots, encode_snapshots,
 };
-use xact_types::{BlockNr, Error, Ino};
+use xact_types::{Error, Ino};
 
 const BLOCK: usize = 1024;
 

@@ -33,12 +33,12 @@ pub struct Pointer {
     pub pool_block: BlockNr,
     /// The generation that wrote the contents.
     pub birth: u64,
-    /// Of the contents, of what they are, and of their birth. So neither the contents of another
-    /// block pass, nor those that a lost write should have replaced.
+    /// Checksum of the contents, of what they are, and of their birth. So neither the contents of
+    /// another block pass, nor those that a lost write should have replaced.
     pub sum: u32,
 }
 
-/// What a pointer leads to.
+/// The thing that a pointer leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// A block of the volume.

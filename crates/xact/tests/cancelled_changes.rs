@@ -30,7 +30,7 @@ fn open(kind: Kind) -> (Arc<Volume>, Arc<dyn View>) {
     open_on(&(Arc::new(MemoryDevice::new(256 << 20)) as Arc<dyn BlockDevice>), kind, 32)
 }
 
-/// A new volume, with so many MiB for a journal or a pool.
+/// A new volume, with `log` MiB for a journal or a pool.
 fn open_on(device: &Arc<dyn BlockDevice>, kind: Kind, log: u64) -> (Arc<Volume>, Arc<dyn View>) {
     let format = MkfsOptions { block_size: Some(BLOCK), zeroed: kind.zeroed, ..MkfsOptions::default() };
     if kind.generations {

@@ -73,8 +73,8 @@ impl DirtyBlocks {
     pub fn leave_out(&self, commit: CommitId, block: BlockNr) -> bool {
         let Some(slot) = self.cache.peek(block) else { return false };
         let mut state = slot.lock_any();
-        let older = state.draining.as_ref().is_some_and(|draining| draining.joined);
-        let is_new = state.joined == Some(commit) && state.fresh && !older;
+        let is_shared = state.draining.as_ref().is_some_and(|draining| draining.joined);
+        let is_new = state.joined == Some(commit) && state.fresh && !is_shared;
         if is_new {
             state.base = state.newest.clone();
             #[cfg(feature = "faults")]

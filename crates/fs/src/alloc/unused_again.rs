@@ -17,7 +17,8 @@ use xact_types::{GroupNr, Result};
 use super::AllocatorCore;
 
 impl AllocatorCore {
-    /// To be called when an inode or blocks of the group were freed, under the group's lock.
+    /// Leaves out what the commit need not write of a group. The caller has freed an inode or
+    /// blocks of it, and holds its lock.
     pub(super) fn leave_unused(&self, h: &mut Handle, number: GroupNr) -> Result<()> {
         let Some(before) = self.desc_before(h, number) else { return Ok(()) };
         let group = self.group(number);
