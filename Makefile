@@ -6,7 +6,7 @@ CARGO ?= cargo
 
 .DEFAULT_GOAL := build
 
-.PHONY: help build demo test crash-long check-fields mutants fuzz qualify bench bench-papers install uninstall deps fmt lint clean
+.PHONY: help build demo test crash-long check-fields mutants fuzz qualify bench bench-papers dist install uninstall deps fmt lint clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,11 +52,15 @@ bench-papers: build ## the figures of the five papers, in target/bench-papers/re
 	@scripts/deps bench
 	$(CARGO) run --release -p xact-bench -- --papers --out target/bench-papers $(BENCH)
 
+dist: build ## packages in target/dist (.deb)
+	@scripts/deps dist
+	@scripts/dist $(DIST)
+
 install: build ## command, C library, man pages, completions, headers, helpers, units, under PREFIX (/usr/local); SETUID=1 enables the run helper
-	@scripts/install $(if $(filter 1,$(SETUID)),--setuid) '$(DESTDIR)$(PREFIX)'
+	@DESTDIR='$(DESTDIR)' scripts/install $(if $(filter 1,$(SETUID)),--setuid) '$(PREFIX)'
 
 uninstall: ## take away what 'make install' put there
-	@scripts/install --remove '$(DESTDIR)$(PREFIX)'
+	@DESTDIR='$(DESTDIR)' scripts/install --remove '$(PREFIX)'
 
 fmt: ## format the source
 	$(CARGO) fmt --all
