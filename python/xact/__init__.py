@@ -17,7 +17,8 @@ The end of a `with` block commits, and an exception in the block aborts. The com
 `Conflict` if others have changed files that the block read or wrote. `run` tries again then.
 
 The package calls the C library libxact, whose manual is libxact(3). It is loaded at the first call,
-from the path in the environment variable LIBXACT, or else as the system finds it.
+from the path in the environment variable LIBXACT, or else from this package if it has the library
+(a wheel of 'make dist' has it), or else as the system finds it.
 """
 
 import ctypes
@@ -122,7 +123,8 @@ class _SnapshotInfo(ctypes.Structure):
 @functools.lru_cache(maxsize=None)
 def _library() -> Any:
     """The functions of libxact, loaded at the first call."""
-    name = os.environ.get("LIBXACT") or "libxact.so.0"
+    own = os.path.join(os.path.dirname(__file__), "libxact.so.0")
+    name = os.environ.get("LIBXACT") or (own if os.path.exists(own) else "libxact.so.0")
     try:
         library = ctypes.CDLL(name, use_errno=True)
     except OSError as error:

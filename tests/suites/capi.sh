@@ -567,7 +567,7 @@ test_pip_leaves_nothing_in_the_tree() {
     [[ -e site/xact/py.typed ]]
     cat >installed.py <<'PY'
 import importlib.metadata, xact
-assert importlib.metadata.version("xact") == xact.__version__
+assert importlib.metadata.version("xact-fs") == xact.__version__
 print(xact.__file__)
 PY
     equal "installed" "$PWD/site/xact/__init__.py" "$(PYTHONPATH=$PWD/site python3 installed.py)"
