@@ -1,6 +1,7 @@
 """Tests of the Python package on the mounted volume $MNT."""
 
 import ast
+import asyncio
 import contextlib
 import errno
 import os
@@ -253,6 +254,131 @@ class ThreadTransactions(unittest.TestCase):
         self.assertEqual(caught.exception.errno, errno.EINVAL)
 
 
+class Decorators(unittest.TestCase):
+    def setUp(self):
+        for path in HERE.iterdir():
+            path.unlink()
+
+    def test_each_call_is_a_transaction(self):
+        @xact.transaction(MNT)
+        def write(name, *, fail=False):
+            """Writes a file."""
+            (HERE / name).write_text(name)
+            self.assertIsNone(outside(name))
+            if fail:
+                raise KeyError(name)
+            return name
+
+        self.assertEqual((write.__name__, write.__doc__), ("write", "Writes a file."))
+        self.assertEqual(write("a"), "a")
+        with self.assertRaises(KeyError):
+            write("b", fail=True)
+        self.assertEqual(write("c"), "c")
+        self.assertEqual(sorted(os.listdir(HERE)), ["a", "c"])
+
+    def test_calls_at_the_same_time(self):
+        @xact.folder(HERE)
+        def nested(depth, tx):
+            Path(tx.path, str(depth)).write_text("x")
+            if depth:
+                nested(depth - 1)
+            self.assertEqual(sorted(os.listdir(HERE)), [str(number) for number in range(depth)])
+
+        nested(2)
+        self.assertEqual(sorted(os.listdir(HERE)), ["0", "1", "2"])
+
+    def test_functions_that_run_after_their_call(self):
+        async def task():
+            pass
+
+        def numbers():
+            yield 1
+
+        for wrong, decorator in (task, xact.transaction(MNT)), (numbers, xact.transaction(MNT)), (numbers, xact.folder(HERE)):
+            with self.assertRaises(TypeError):
+                decorator(wrong)
+
+
+class Tasks(unittest.IsolatedAsyncioTestCase):
+    """Tasks of asyncio, which share one thread."""
+
+    def setUp(self):
+        for path in HERE.iterdir():
+            path.unlink()
+
+    async def test_many_at_a_time(self):
+        open_now = asyncio.Barrier(5) if hasattr(asyncio, "Barrier") else None
+
+        @xact.folder(HERE)
+        async def write(name, tx):
+            Path(tx.path, name).write_text(name)
+            self.assertEqual(os.listdir(HERE), [])
+            if open_now:
+                await open_now.wait()
+            if name == "2":
+                raise KeyError(name)
+            return name
+
+        results = await asyncio.gather(*(write(str(n)) for n in range(5)), return_exceptions=True)
+        self.assertEqual([type(result) for result in results], [str, str, KeyError, str, str])
+        self.assertEqual(sorted(os.listdir(HERE)), ["0", "1", "3", "4"])
+        self.assertEqual(xact.transactions(MNT), [])
+
+    async def test_parts_and_conflicts(self):
+        async with xact.folder(HERE) as tx:
+            with self.assertRaises(KeyError):
+                async with tx.savepoint():
+                    Path(tx.path, "undone").write_text("x")
+                    raise KeyError
+            Path(tx.path, "a").write_text("0")
+        self.assertEqual(os.listdir(HERE), ["a"])
+        tries = []
+
+        async def action(tx):
+            tries.append(tx.id)
+            number = int(Path(tx.path, "a").read_text())
+            if len(tries) < 3:
+                outside("a", str(10 * len(tries)))
+            Path(tx.path, "a").write_text(str(number + 1))
+            return number
+
+        self.assertEqual(await xact.run_async(action, xact.folder(HERE)), 20)
+        self.assertEqual((len(tries), outside("a")), (3, "21"))
+        tries.clear()
+        with self.assertRaises(xact.Conflict) as caught:
+            await xact.run_async(action, xact.folder(HERE), tries=1)
+        self.assertEqual(caught.exception.path, "/folder/a")
+
+    async def test_a_task_is_cancelled(self):
+        started = asyncio.Event()
+
+        async def work():
+            async with xact.folder(HERE) as tx:
+                Path(tx.path, "a").write_text("x")
+                started.set()
+                await asyncio.sleep(1000)
+
+        task = asyncio.create_task(work())
+        await started.wait()
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+        # During the begin, at any of its moments.
+        for turns in range(4):
+            task = asyncio.create_task(work())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+        self.assertEqual((os.listdir(HERE), xact.transactions(MNT)), ([], []))
+
+    async def test_a_thread_has_no_tasks(self):
+        with self.assertRaises((AttributeError, TypeError)):
+            async with xact.transaction(MNT):
+                pass
+
+
 class Lists(unittest.TestCase):
     def test_open_transactions(self):
         self.assertEqual(xact.transactions(MNT), [])
@@ -301,6 +427,50 @@ class Snapshots(unittest.TestCase):
         self.assertEqual([snapshot.name for snapshot in xact.snapshots(MNT)], ["part"])
         xact.delete_snapshot("part", MNT)
         self.assertEqual(xact.snapshots(MNT), [])
+
+    def test_diff_restore_history(self):
+        letter = HERE / "letter"
+        for path in HERE.iterdir():
+            path.unlink()
+        letter.write_text("1")
+        (HERE / "old").write_text("x")
+        xact.create_snapshot("one", MNT)
+        xact.create_snapshot("same", MNT)
+        letter.write_text("22")
+        (HERE / "old").rename(HERE / "new\nname")
+        xact.create_snapshot("two", MNT)
+        letter.unlink()
+        xact.create_snapshot("none", MNT)
+        letter.write_text("333")
+        kind = xact.ChangeKind
+        changes = xact.snapshot_diff("one", "two", MNT)
+        self.assertIn(xact.Change(kind.MODIFIED, "/folder/letter", None, 1, 2), changes)
+        self.assertIn(xact.Change(kind.RENAMED, "/folder/new\nname", "/folder/old", 1, 1), changes)
+        self.assertEqual(xact.snapshot_diff("one", "same", MNT), [])
+        deleted = xact.snapshot_diff("two", "none", HERE, paths=["folder/letter"])
+        self.assertEqual(deleted, [xact.Change(kind.DELETED, "/folder/letter", None, 2, None)])
+        versions = xact.history(letter)
+        self.assertEqual([version.snapshots for version in versions], [("one", "same"), ("two",), ()])
+        self.assertEqual([Path(version.path).read_text() for version in versions], ["1", "22", "333"])
+        self.assertEqual([version.size for version in versions], [1, 2, 3])
+        self.assertEqual(versions[-1].path, str(letter))
+        xact.restore_snapshot("one", MNT, paths=["folder/letter"])
+        self.assertEqual((letter.read_text(), (HERE / "old").exists()), ("1", False))
+        xact.restore_snapshot("one", HERE)
+        self.assertEqual(sorted(os.listdir(HERE)), ["letter", "old"])
+        for call in (
+            lambda: xact.snapshot_diff("missing", at=MNT),
+            lambda: xact.restore_snapshot("missing", MNT),
+            lambda: xact.restore_snapshot("one", MNT, paths=["none"]),
+        ):
+            with self.assertRaisesRegex(xact.Error, "cannot .*(missing|none)"):
+                call()
+        with self.assertRaises(TypeError):
+            xact.snapshot_diff("one", at=MNT, paths="folder")
+        for snapshot in xact.snapshots(MNT):
+            xact.delete_snapshot(snapshot.name, MNT)
+        for path in HERE.iterdir():
+            path.unlink()
 
     def test_errors(self):
         xact.create_snapshot("one", MNT)

@@ -13,42 +13,65 @@
     for snapshot in xact.snapshots("/mnt"):
         print(snapshot.name, snapshot.time)
 
+    @xact.transaction("/mnt")                      # each call of the function is a transaction
+    def pay(): ...
+
+    async with xact.folder("/mnt/mail") as tx:     # for tasks of asyncio
+        Path(tx.path, "letter").write_text("...")
+
+    for change in xact.snapshot_diff("before the upgrade", at="/mnt"):
+        print(change.kind.value, change.path)
+    xact.restore_snapshot("before the upgrade", at="/mnt", paths=["etc/app.conf"])
+
 The end of a `with` block commits, and an exception in the block aborts. The commit raises
 `Conflict` if others have changed files that the block read or wrote. `run` tries again then.
 
 The package calls the C library libxact, whose manual is libxact(3). It is loaded at the first call,
 from the path in the environment variable LIBXACT, or else from this package if it has the library
-(a wheel of 'make dist' has it), or else as the system finds it.
+(a wheel of 'make dist' has it), or else as the system finds it. `snapshot_diff` and
+`restore_snapshot` run the command `xact`.
 """
 
+import asyncio
 import ctypes
 import enum
 import errno
 import functools
+import inspect
+import json
 import os
 import random
+import subprocess
 import time
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Awaitable, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union, cast
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Change",
+    "ChangeKind",
     "Conflict",
     "Error",
     "Folder",
+    "FolderSavepoint",
     "LibraryNotFound",
     "OpenTransaction",
     "Savepoint",
     "Snapshot",
     "Status",
     "Transaction",
+    "Version",
     "__version__",
     "create_snapshot",
     "delete_snapshot",
     "folder",
+    "history",
+    "restore_snapshot",
     "run",
+    "run_async",
+    "snapshot_diff",
     "snapshots",
     "transaction",
     "transactions",
@@ -56,6 +79,7 @@ __all__ = [
 
 Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SNAPSHOT = 1
 _EAGER = 4
@@ -238,10 +262,40 @@ class Savepoint:
         self._calls.check(f"cannot end a savepoint by a {end}", end, self._number)
 
 
+async def _in_thread(call: Callable[[], Result], undo: Optional[Callable[[], object]] = None) -> Result:
+    """Makes a call that blocks in another thread. If the task is cancelled, the call still ends
+    first, because nothing can interrupt it; then `undo` takes back what it did."""
+    job = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        if undo is not None and job.exception() is None:
+            undo()
+        raise
+
+
+class FolderSavepoint(Savepoint):
+    """A part of the transaction of a folder, for `with` and `async with`."""
+
+    async def __aenter__(self) -> "FolderSavepoint":
+        await _in_thread(self.__enter__)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        await _in_thread(lambda: self.__exit__(kind, error, trace))
+
+
 class Transaction:
-    """A transaction of the thread, for `with`. See `transaction`."""
+    """A transaction of the thread, for `with`, or a decorator. See `transaction`."""
 
     def __init__(self, at: Optional[Path], begin: int, ordered: bool, consolidate: bool) -> None:
+        self._arguments = at, begin, ordered, consolidate
         self._at, self._begin = at, begin
         self._commit = _CONSOLIDATE if consolidate else _ORDERED if ordered else 0
         self._calls = _Calls("xact_tx_thread_")
@@ -263,6 +317,20 @@ class Transaction:
     def commit(self) -> None:
         """Ends the transaction now with a commit. The block may continue after it."""
         self._end("cannot commit", "commit", self._commit)
+
+    def __call__(self, function: Function) -> Function:
+        """The function, with a transaction of its own around each call."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("a generator runs after its call, when the transaction has ended")
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("the tasks of a thread share its transactions: use xact.folder for this function")
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            with type(self)(*self._arguments):
+                return function(*args, **named)
+
+        return cast(Function, call)
 
     def _end(self, doing: str, name: str, *args: object) -> None:
         self._ended = True
@@ -300,12 +368,13 @@ class Transaction:
 
 
 class Folder(Transaction):
-    """A transaction of the calls below `path`, or by `dir_fd`, for `with`. See `folder`."""
+    """A transaction of the calls below `path`, or by `dir_fd`, for `with`, `async with`, or a
+    decorator. See `folder`."""
 
     path: str
     dir_fd: int
 
-    def __init__(self, at: Path, begin: int, ordered: bool, consolidate: bool) -> None:
+    def __init__(self, at: Optional[Path], begin: int, ordered: bool, consolidate: bool) -> None:
         super().__init__(at, begin, ordered, consolidate)
         # Before the begin there is no handle, and the thread's own transaction is another one.
         self._calls = _Calls("xact_tx_", None)
@@ -332,6 +401,44 @@ class Folder(Transaction):
             super().__exit__(kind, error, trace)
         finally:
             self._calls.end()
+
+    async def __aenter__(self) -> "Folder":
+        return await _in_thread(self.__enter__, self._drop)
+
+    def _drop(self) -> None:
+        """Aborts without a report, for a task that was cancelled during the begin."""
+        self._calls("abort")
+        self._calls.end()
+
+    async def __aexit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        await _in_thread(lambda: self.__exit__(kind, error, trace))
+
+    def savepoint(self) -> FolderSavepoint:
+        """A part of this transaction that can fail on its own: `with tx.savepoint(): ...`"""
+        return FolderSavepoint(self._calls)
+
+    def __call__(self, function: Function) -> Function:
+        """The function, which may be a coroutine, with a transaction of its own around each call.
+        It takes the transaction as the argument named `tx`."""
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError("a generator runs after its call, when the transaction has ended")
+
+        @functools.wraps(function)
+        def call(*args: Any, **named: Any) -> Any:
+            with type(self)(*self._arguments) as tx:
+                return function(*args, tx=tx, **named)
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **named: Any) -> Any:
+            async with type(self)(*self._arguments) as tx:
+                return await function(*args, tx=tx, **named)
+
+        return cast(Function, call_async if inspect.iscoroutinefunction(function) else call)
 
 
 def _text(path: Optional[Path]) -> Optional[str]:
@@ -370,7 +477,8 @@ def transaction(
 
     Files that are opened in the transaction stay open after a commit and refer to the committed
     files. After an abort they are stale (ESTALE). Close databases before the commit, because locks
-    are lost. Tasks of asyncio share their thread: use `folder` for them.
+    are lost. Tasks of asyncio share their thread: use `folder` for them. As a decorator, it puts a new
+    transaction around each call of the function.
 
     at: a path on the volume; None is the volume of the current folder, or else the only mounted
         one.
@@ -404,6 +512,10 @@ def folder(
 
     Files opened in it are stale (ESTALE) after its end: close databases before. Inode numbers in it
     differ from those outside. snapshot, eager, ordered, consolidate: as for `transaction`.
+
+    `async with` begins and ends it in another thread, so that other tasks run meanwhile. A task
+    that is cancelled during the commit waits for its end. As a decorator, also of a coroutine, it
+    gives the function its transaction as the argument `tx`.
     """
     return Folder(at, _begin_flags(snapshot, eager), ordered, consolidate)
 
@@ -420,6 +532,20 @@ def run(action: Callable[[Any], Result], tx: Transaction, tries: int = 10) -> Re
             if attempt == tries:
                 raise
             time.sleep(random.random() * 0.01 * 2 ** min(attempt, 7))
+    raise ValueError("tries is at least 1")
+
+
+async def run_async(action: Callable[[Folder], Awaitable[Result]], tx: Folder, tries: int = 10) -> Result:
+    """As `run`, for a coroutine in the transaction of a folder."""
+    for attempt in range(1, tries + 1):
+        try:
+            async with tx:
+                result = await action(tx)
+            return result
+        except Conflict:
+            if attempt == tries:
+                raise
+            await asyncio.sleep(random.random() * 0.01 * 2 ** min(attempt, 7))
     raise ValueError("tries is at least 1")
 
 
@@ -529,9 +655,7 @@ def create_snapshot(name: str, at: Optional[Path] = None, *, paths: Iterable[Pat
     paths: files and folders from the volume's root, for a snapshot of these alone.
     Raises Error inside a transaction, because a snapshot takes effect at once.
     """
-    if isinstance(paths, (str, bytes)):
-        raise TypeError("paths is a list of paths")
-    chosen = [_bytes(path) for path in paths]
+    chosen = [_bytes(path) for path in _several(paths)]
     array = (ctypes.c_char_p * (len(chosen) + 1))(*chosen, None) if chosen else None
     if _library().xact_snapshot_create(_bytes(at), _bytes(name), array) < 0:
         raise _error(f"cannot create snapshot '{name}'", at)
@@ -541,3 +665,137 @@ def delete_snapshot(name: str, at: Optional[Path] = None) -> None:
     """Deletes a snapshot, with the arguments of `create_snapshot`."""
     if _library().xact_snapshot_delete(_bytes(at), _bytes(name)) < 0:
         raise _error(f"cannot delete snapshot '{name}'", at)
+
+
+class ChangeKind(enum.Enum):
+    """What differs between two states of a path."""
+
+    ADDED = "added"
+    DELETED = "deleted"
+    MODIFIED = "modified"
+    RENAMED = "renamed"
+    ATTRIBUTES = "attributes"
+    """Owner, group, mode or other attributes."""
+
+
+class Change(NamedTuple):
+    """A difference in the list of `snapshot_diff`."""
+
+    kind: ChangeKind
+    path: str
+    """From the volume's root; of a renamed file, the new path."""
+    source: Optional[str]
+    """The old path of a renamed file."""
+    old_size: Optional[int]
+    """The size in the older state; None if the file did not exist."""
+    new_size: Optional[int]
+
+
+def _command(doing: str, *words: Union[str, bytes]) -> bytes:
+    """What the command `xact` prints. It is the one that the environment variable XACT names, or
+    else the first in PATH."""
+    program = os.environ.get("XACT") or "xact"
+    try:
+        ended = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True)
+    except FileNotFoundError:
+        raise Error(errno.ENOENT, f"{doing}: the command {program} is not installed", program) from None
+    if ended.returncode == 0:
+        return ended.stdout
+    said = ended.stderr.decode(errors="replace").strip()
+    said = said[len("error: ") :] if said.startswith("error: ") else said
+    conflict = ended.returncode == 75
+    raise (Conflict if conflict else Error)(errno.EAGAIN if conflict else errno.EINVAL, f"{doing}: {said}")
+
+
+def snapshot_diff(
+    old: str, new: Optional[str] = None, at: Optional[Path] = None, *, paths: Iterable[Path] = ()
+) -> List[Change]:
+    """The changes between two snapshots, or since one. The cost depends on the number of changes.
+
+    new: the newer snapshot; None is the current state of the volume.
+    at: the folder that the volume is mounted on; None is the mount of the current folder.
+    paths: files and folders, from the volume's root or on the mount; empty for all.
+    """
+    words = _volume_words(at, old, *([] if new is None else [new]))
+    chosen = [b"--path=" + os.fsencode(path) for path in _several(paths)]
+    printed = _command("cannot compare snapshots", "snapshot", "diff", "--json", *chosen, "--", *words)
+    return [
+        Change(
+            kind=ChangeKind(change["change"]),
+            path=change["path"],
+            source=change["from"],
+            old_size=change["old"] and change["old"]["size"],
+            new_size=change["new"] and change["new"]["size"],
+        )
+        for change in json.loads(printed)
+    ]
+
+
+def restore_snapshot(name: str, at: Optional[Path] = None, *, paths: Iterable[Path] = ()) -> None:
+    """Restores the volume from a snapshot, or some of its files and folders, in one transaction.
+
+    at, paths: as for `snapshot_diff`.
+    Raises Conflict if others change the same files during it.
+    """
+    words = _volume_words(at, name, *_several(paths))
+    _command(f"cannot restore snapshot '{name}'", "snapshot", "restore", "--quiet", "--", *words)
+
+
+class Version(NamedTuple):
+    """A state of a file in the list of `history`."""
+
+    snapshots: Tuple[str, ...]
+    """The snapshots that have this state, from the oldest on; empty for the current state if no
+    snapshot has it."""
+    time: datetime
+    """The modification time of the file."""
+    size: int
+    path: str
+    """The file in this state, to open and read: in the oldest of these snapshots, or the file itself."""
+
+
+def history(path: Path) -> List[Version]:
+    """The states of a file on a mount that its snapshots have, and the current one, from the oldest
+    on. States are distinguished by size and modification time. A file that is missing in a snapshot
+    has no state there; of a renamed file, only those under this name are listed.
+    """
+    file = os.path.join(os.path.realpath(os.path.dirname(os.fsdecode(path))), os.path.basename(os.fsdecode(path)))
+    root = _mount(file)
+    inside = os.path.relpath(file, root)
+    states = [
+        (snapshot.name, os.path.join(root, ".xact", "snapshots", snapshot.name, inside)) for snapshot in snapshots(root)
+    ]
+    found: List[Version] = []
+    last: Optional[Tuple[int, int, int]] = None
+    for name, place in [*states, ("", file)]:
+        try:
+            stat = os.lstat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            last = None
+            continue
+        state = (stat.st_mode, stat.st_mtime_ns, stat.st_size)
+        if state == last:
+            found[-1] = found[-1]._replace(snapshots=found[-1].snapshots + ((name,) if name else ()))
+        else:
+            time_of_it = datetime.fromtimestamp(stat.st_mtime, timezone.utc)
+            found.append(Version((name,) if name else (), time_of_it, stat.st_size, place))
+        last = state
+    return found
+
+
+def _mount(path: str) -> str:
+    """The folder that the volume of a path is mounted on."""
+    at = os.path.realpath(path)
+    while not os.path.ismount(at):
+        at = os.path.dirname(at)
+    return at
+
+
+def _volume_words(at: Optional[Path], *words: Path) -> List[bytes]:
+    return [_bytes(word) or b"" for word in (_mount(os.fsdecode(at) if at is not None else "."), *words)]
+
+
+def _several(paths: Iterable[Path]) -> List[Path]:
+    if isinstance(paths, (str, bytes)):
+        raise TypeError("paths is a list of paths")
+    return list(paths)

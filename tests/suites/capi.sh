@@ -497,7 +497,7 @@ test_python_package() {
     fresh
     export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
     export XACT
-    MNT=$PWD/mnt python3 "$TESTS/test_package.py" ThreadTransactions Lists 2>said || fail "$(cat said)"
+    MNT=$PWD/mnt python3 "$TESTS/test_package.py" ThreadTransactions Decorators Tasks Lists 2>said || fail "$(cat said)"
     report "$(grep '^Ran' said)"
     python3 - <<'PY'
 import ast, tomllib
@@ -505,7 +505,7 @@ text = open(__import__("xact").__file__).read()
 ast.parse(text, feature_version=(3, 9))
 folder = __import__("os").environ["PYTHONPATH"]
 package = tomllib.load(open(folder + "/pyproject.toml", "rb"))
-assert package["project"]["name"] == "xact"
+assert package["project"]["name"] == "xact-fs"
 workspace = tomllib.load(open(folder + "/../Cargo.toml", "rb"))
 assert __import__("xact").__version__ == workspace["workspace"]["package"]["version"]
 PY
@@ -513,7 +513,7 @@ PY
 }
 test_python_snapshots() {
     ENGINE=generations fresh
-    export LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
+    export XACT LIBXACT=$PWD/lib/libxact.so.0 PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
     MNT=$PWD/mnt python3 "$TESTS/test_package.py" Snapshots 2>said || fail "$(cat said)"
     report "$(grep '^Ran' said)"
     afterwards
