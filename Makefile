@@ -52,7 +52,7 @@ bench-papers: build ## the figures of the five papers, in target/bench-papers/re
 	@scripts/deps bench
 	$(CARGO) run --release -p xact-bench -- --papers --out target/bench-papers $(BENCH)
 
-dist: build ## packages in target/dist (.deb)
+dist: build ## packages in target/dist: .deb, .rpm and a Python wheel; DIST='deb wheel' makes some
 	@scripts/deps dist
 	@scripts/dist $(DIST)
 
