@@ -52,8 +52,7 @@ bench-papers: build ## the figures of the five papers, in target/bench-papers/re
 	@scripts/deps bench
 	$(CARGO) run --release -p xact-bench -- --papers --out target/bench-papers $(BENCH)
 
-dist: build ## packages in target/dist: .deb, .rpm and a Python wheel; DIST='deb wheel' makes some
-	@scripts/deps dist
+dist: deps build ## packages in target/dist: .deb, .rpm and a Python wheel; DIST='deb wheel' makes some
 	@scripts/dist $(DIST)
 
 install: build ## command, C library, man pages, completions, headers, helpers, units, under PREFIX (/usr/local); SETUID=1 enables the run helper

@@ -31,8 +31,8 @@ made_bare() {
     flock -u 8
 }
 
-# A bare system in ./root, with the packages in its /packages.
-bare() {
+# A bare system in ./root, with these files in its /packages.
+bare() { # FILES…
     made_bare
     mkdir root
     mount -t tmpfs -o size=1g none root
@@ -45,7 +45,7 @@ bare() {
     ln -s /proc/self/fd root/dev/fd
     ln -sfn ../proc/self/mounts root/etc/mtab
     mkdir root/packages
-    cp "$1"/*.deb "$1"/*.whl root/packages/
+    [[ $# -eq 0 ]] || cp "$@" root/packages/
 }
 in_root() { # COMMANDS OF A SHELL
     chroot root env -i HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
@@ -53,15 +53,16 @@ in_root() { # COMMANDS OF A SHELL
 }
 # Every path of the system, without the records of dpkg, ldconfig and useradd, and without the test's own.
 paths() {
-    (cd root && find . -xdev \( -path ./packages -o -path ./srv -o -path ./tmp -o -path ./var/log -o -path ./var/lib/dpkg \
-        -o -path './etc/*-' -o -path ./run -o -path ./var/cache -o -path ./var/lib/apt \) -prune -o -print | sort)
+    (cd root && find . -xdev \( -path ./packages -o -path ./srv -o -path ./tmp -o -path ./var/log -o -path ./var/lib/dpkg -o -path ./var/lib/rpm \
+        -o -path './etc/*-' -o -path ./run -o -path ./root -o -path ./var/cache -o -path ./var/lib/apt \) -prune -o -print | sort)
 }
 
 test_deb_and_wheel_in_a_bare_system() {
     needs dpkg-deb
     "$ROOT/scripts/dist" deb wheel >made
     while read -r file; do [[ -s $file ]] || fail "$file is missing"; done <made
-    bare "$TARGET/dist"
+    mapfile -t made <made
+    bare "${made[@]}"
     printf '/srv/disk.img /srv/mnt xact defaults 0 0\n' >>root/etc/fstab
     paths >before
     in_root 'apt-get install -qq -y --no-install-recommends /packages/xact_*.deb' >said 2>&1 || fail "$(cat said)"
@@ -134,4 +135,36 @@ PYTHON
     equal "the volume" "$sum" "$(sha256sum <root/srv/disk.img)"
     if in_root 'ldconfig -p' | grep libxact; then fail "the library is still in the cache of ld.so"; fi
     report "$(comm -13 before with | wc -l) paths came and went"
+}
+
+# The bare system is Debian's, so dependencies by the names of others are not looked at.
+test_rpm() {
+    needs rpm
+    "$ROOT/scripts/dist" rpm >made
+    mapfile -t made <made
+    equal "packages" 2 "${#made[@]}"
+    bare
+    local install=(rpm --root "$PWD/root" --nodeps)
+    rpm --checksig --nosignature "${made[@]}" >said || fail "$(cat said)"
+    rpm -qp --requires "${made[0]}" >requires
+    has requires '^fuse3$'
+    has requires '^libc.so.6.*GLIBC'
+    paths >before
+    "${install[@]}" -i "${made[0]}" 2>said || fail "$(cat said)"
+    [[ ! -e root/usr/libexec/xact ]]
+    "${install[@]}" -i "${made[1]}" 2>said || fail "$(cat said)"
+    equal "the run helper" "4755 root root" "$(stat -c '%a %U %G' root/usr/libexec/xact/xact-run-helper)"
+    "${install[@]}" --verify xact xact-run-helper >said || fail "$(cat said)"
+    in_root '
+        cd /srv && xact mkfs disk.img --size 64M >/dev/null
+        mkdir mnt && mount -t xact disk.img mnt
+        xact run --at mnt -- sh -c "echo hello > mnt/file"
+        umount mnt && fsck.xact disk.img >/dev/null
+    ' 2>said || fail "the first steps: $(cat said)"
+    # What 'make install' and the .deb install is in this package too.
+    diff <(DESTDIR=$PWD/staged LIBDIR=/usr/lib64 "$ROOT/scripts/install" /usr >/dev/null && cd staged && find . -type f -o -type l | sort) \
+        <(paths | comm -13 before - | while read -r path; do [[ -d root/$path && ! -L root/$path ]] || printf '%s\n' "$path"; done |
+            grep -vE '^./usr/share/(doc|licenses)/') || fail "the files above are in one of both only"
+    "${install[@]}" -e xact-run-helper xact 2>said || fail "$(cat said)"
+    paths | diff before - || fail "the packages left the paths above"
 }
