@@ -1,9 +1,10 @@
 """Builds the Python package, by the hooks of PEP 517 and PEP 660 that pip calls.
 
-It needs nothing but Python: pip has nothing to download, and all that is written goes to the folder
-that the caller names. setuptools would leave build/ and xact.egg-info in the source tree.
+It needs nothing but Python: pip has nothing to download, and all that is written goes to the
+folder that the caller names. setuptools would leave build/ and xact.egg-info in the source tree.
 
-The wheel has the C library libxact in it if the setting `library` names the file, as 'make dist' does:
+The wheel has the C library libxact in it if the setting `library` names the file, as 'make dist'
+does:
 
     pip wheel ./python --config-settings library=target/release/libxact_c.so
 """
@@ -77,7 +78,7 @@ def _wheel(folder, files, system="any"):
 
 
 def _system(library):
-    """The tag of the systems that can load a library: the C library has the symbols that it asks for."""
+    """The tag of the systems that can load a library: their glibc has the symbols it asks for."""
     needed = max(int(minor) for minor in re.findall(rb"\0GLIBC_2\.(\d+)", library))
     return f"manylinux_2_{needed}_{platform.machine()}"
 

@@ -477,8 +477,8 @@ def transaction(
 
     Files that are opened in the transaction stay open after a commit and refer to the committed
     files. After an abort they are stale (ESTALE). Close databases before the commit, because locks
-    are lost. Tasks of asyncio share their thread: use `folder` for them. As a decorator, it puts a new
-    transaction around each call of the function.
+    are lost. Tasks of asyncio share their thread: use `folder` for them. As a decorator, it puts a
+    new transaction around each call of the function.
 
     at: a path on the volume; None is the volume of the current folder, or else the only mounted
         one.
@@ -513,7 +513,7 @@ def folder(
     Files opened in it are stale (ESTALE) after its end: close databases before. Inode numbers in it
     differ from those outside. snapshot, eager, ordered, consolidate: as for `transaction`.
 
-    `async with` begins and ends it in another thread, so that other tasks run meanwhile. A task
+    `async with` begins and ends it in another thread, so that other tasks run. A task
     that is cancelled during the commit waits for its end. As a decorator, also of a coroutine, it
     gives the function its transaction as the argument `tx`.
     """
@@ -668,7 +668,7 @@ def delete_snapshot(name: str, at: Optional[Path] = None) -> None:
 
 
 class ChangeKind(enum.Enum):
-    """What differs between two states of a path."""
+    """The kind of a difference between two states of a path."""
 
     ADDED = "added"
     DELETED = "deleted"
@@ -692,7 +692,7 @@ class Change(NamedTuple):
 
 
 def _command(doing: str, *words: Union[str, bytes]) -> bytes:
-    """What the command `xact` prints. It is the one that the environment variable XACT names, or
+    """The output of the command `xact`. It is the one that the environment variable XACT names, or
     else the first in PATH."""
     program = os.environ.get("XACT") or "xact"
     try:
@@ -751,7 +751,7 @@ class Version(NamedTuple):
     """The modification time of the file."""
     size: int
     path: str
-    """The file in this state, to open and read: in the oldest of these snapshots, or the file itself."""
+    """The file in this state, to read: in the oldest of these snapshots, or the file itself."""
 
 
 def history(path: Path) -> List[Version]:

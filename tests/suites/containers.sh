@@ -1,6 +1,6 @@
 # timeout: 200
-# docs/guide/containers.md, with buildah. It isolates with chroot(2) and keeps its layers as folders: both work
-# without systemd, and inside of another container.
+# The three ways of docs/guide/containers.md, with buildah. It isolates with chroot(2) and keeps its
+# layers as folders: both work without systemd, and inside of another container.
 
 engine() {
     buildah --storage-driver vfs --root "$WORK/images" --runroot "$WORK/running" "$@"
