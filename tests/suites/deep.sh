@@ -57,12 +57,15 @@ with xact.folder(".") as tx:
 with xact.transaction("."):
     with open("f", "a") as file:
         file.write("thread\n")
+with xact.transaction("../."):
+    with open("f", "a") as file:
+        file.write("above\n")
 with open("f", "a") as file:
     file.write("outside\n")
 END
     export LIBXACT=$TARGET/release/libxact_c.so PYTHONPATH=$ROOT/python PYTHONDONTWRITEBYTECODE=1
     tree at mnt/top "$DEPTH" python3 "$PWD/program.py"
-    equal "the file" "made folder thread outside " "$(tree read mnt/top | tail -n 1)"
+    equal "the file" "made folder thread above outside " "$(tree read mnt/top | tail -n 1)"
     unmounted mnt
 }
 

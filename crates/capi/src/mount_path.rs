@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use xact_namespace::file_identity::FileIdentity;
+use xact_namespace::long_path::real_path;
 
 /// Bytes of the longest path that a call accepts, with the zero byte at its end.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
@@ -29,13 +30,11 @@ impl MountPath {
     }
 }
 
-/// A path without symbolic links. realpath(3) fails in a current folder whose path is longer than a
-/// call accepts; getcwd(3) does not.
+/// A path without symbolic links. realpath(3) fails where the result is longer than a call accepts;
+/// getcwd(3) does not.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
-        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) && path == Path::new(".") => {
-            std::env::current_dir()
-        }
+        Err(e) if e.raw_os_error() == Some(libc::ENAMETOOLONG) => real_path(&std::env::current_dir()?, path),
         found => found,
     }
 }
