@@ -290,3 +290,26 @@ test_made_by_xact_mkfs() {
     through_xact 2
     through_the_kernel 3
 }
+
+# Volumes with clusters of blocks are read. All other commands refuse them by the feature's name.
+test_bigalloc_is_read_only() {
+    truncate -s 64M disk.img
+    mke2fs -q -t ext4 -O bigalloc -C 16384 disk.img 2>/dev/null
+    kernel_mounted disk.img mnt
+    mkdir mnt/folder
+    seq 100000 >mnt/folder/numbers
+    for i in {1..100}; do echo "$i" >"mnt/folder/$i"; done
+    setfattr -n user.a -v b mnt/folder/1
+    (cd mnt && describe_tree .) >expected
+    kernel_unmounted mnt
+    cp --sparse=always disk.img before.img
+    exits 78 'the volume uses bigalloc' -- "$XACT" mount disk.img mnt
+    exits 78 'the volume uses bigalloc' -- "$XACT" check disk.img
+    exits 78 'bigalloc' -- "$XACT" convert --to generations disk.img
+    mounted disk.img mnt -o ro
+    (cd mnt && describe_tree .) >seen
+    diff expected seen || fail "xact reads another tree"
+    unmounted mnt
+    cmp disk.img before.img
+    sound disk.img
+}
