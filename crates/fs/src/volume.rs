@@ -136,6 +136,7 @@ impl VolumeOptions {
                 | Id::SingleCaller
                 | Id::FuseBlk
                 | Id::Exclusive
+                | Id::Notify
                 | Id::NoSuid
                 | Id::NoDev
                 | Id::NoExec

@@ -104,6 +104,9 @@ pub fn serve_device(
     let sync_reaches = block_device.and_then(|()| try_sync(&connection.server, &at));
     connection.server.block_device.store(is_block, Ordering::Relaxed);
     connection.server.exclusive.store(guard.is_some(), Ordering::Relaxed);
+    if options.notify && !connection.server.volume.is_read_only() {
+        connection.server.watchers.serve(device);
+    }
     // The kernel's own form of the number.
     let unmounter = Unmounter { at, connection: device.map(|(major, minor)| major << 20 | minor) };
     Ok(Session { connection, unmounter, watch: None, sync_reaches, guard })

@@ -77,6 +77,7 @@ impl Server {
     /// Called when the connection is closed: waits for running jobs, aborts open transactions.
     pub fn shut_down(&self) {
         self.jobs.wait();
+        self.watchers.stop();
         self.reaper.stop();
         self.abort_sections();
         self.transactions.drop_batches();
@@ -239,7 +240,8 @@ impl Server {
         channel: &Channel,
         end: impl FnOnce(&Arc<Server>, &Arc<TxView>, SendReply) + Send + 'static,
     ) -> Result<()> {
-        match self.inline_end.take(channel) {
+        // Events are reported by calls on the mount, which another worker would have to answer.
+        match self.inline_end.take(channel).filter(|_| !self.watchers.are_served()) {
             Some(_taken) => {
                 end(self, &tx, Channel::reply);
                 Ok(())
@@ -277,6 +279,7 @@ impl Server {
             self.hold_followed(tx);
         }
         let on_volume = tx.transaction.persisted_info().is_some();
+        let events = self.events_of(&tx.transaction);
         let result = how.commit(&tx.transaction, &mut Publisher::new(self));
         if on_volume {
             // Its folder may have been removed from the root.
@@ -294,6 +297,10 @@ impl Server {
             let status = if result.is_ok() { TxStatus::Committed } else { TxStatus::Aborted };
             self.transactions.ended(tx, status);
             self.forget_view(tx);
+        }
+        if result.is_ok() && !events.is_empty() {
+            let left = if tx.is_open() { self.events_of(&tx.transaction) } else { Vec::new() };
+            self.report_events(&events, &left);
         }
         result
     }

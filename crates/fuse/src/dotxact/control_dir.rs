@@ -35,6 +35,7 @@ impl Server {
                 (dir | 0o700, 3, tx.uid, tx.gid)
             }
             Node::Control(_) => (libc::S_IFREG | 0o600, 0, 0, 0),
+            Node::StandIn(_) => return Err(Errno::ESTALE.into()),
             Node::Live(_) | Node::View(..) | Node::Snapshot(..) => return Err(Errno::EIO.into()),
         };
         Ok(Attr { ino: node.id(), size, mode, nlink, uid, gid, ..Default::default() })

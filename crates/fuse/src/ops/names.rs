@@ -55,6 +55,7 @@ impl Server {
                 Ok(attr) => attr,
                 Err(Error::Posix(Errno::ENOENT)) => {
                     // The kernel may cache that the name does not exist.
+                    let entry_valid = if self.watchers.is_removed(dir, name) { 0 } else { entry_valid };
                     reply.put(&EntryOut { entry_valid, ..Default::default() });
                     return Ok(());
                 }

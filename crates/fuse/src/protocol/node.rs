@@ -5,6 +5,7 @@
 //!   0                         inode number: the live volume (its root, inode 2, is node 1)
 //!   1 ..= VIEW_MAX            inode number: a view of a transaction
 //!   0x8000_0000 + 1 ..        inode number: a snapshot
+//!   0xffff_fffb               a number: stands for a name in a call of the event caller
 //!   0xffff_fffc ..            the server's own folder MNT/.xact
 //! ```
 //!
@@ -22,6 +23,8 @@ const SNAPSHOT: u32 = 0x8000_0000;
 const SNAPSHOT_MAX: u32 = 0x7fff_fff0;
 const PAST_FIRST: u32 = SNAPSHOT + 1;
 const SNAPSHOT_NODES_MAX: u32 = SNAPSHOT + SNAPSHOT_MAX;
+/// Above all numbers of snapshots.
+const STAND_IN: u32 = 0xffff_fffb;
 const IMAGE: u32 = 0xffff_fffc;
 const FOLDER: u32 = 0xffff_fffd;
 const TX_FOLDER: u32 = 0xffff_fffe;
@@ -74,6 +77,9 @@ pub enum Node {
     TxList,
     /// `MNT/.xact/tx/ID` of the transaction whose view has this number.
     Tx(ViewNr),
+    /// Stands for a name that exists no longer, or not yet, in a call of the event caller
+    /// (`commit::watchers`). The kernel forgets it after the call.
+    StandIn(u32),
     /// An open control channel.
     Control(u32),
 }
@@ -95,6 +101,7 @@ impl Node {
             Node::ControlDir => pair(FOLDER, 1),
             Node::TxList => pair(FOLDER, 2),
             Node::Tx(view) => pair(TX_FOLDER, view.0),
+            Node::StandIn(number) => pair(STAND_IN, number),
             Node::Control(channel) => pair(CONTROL, channel),
         }
     }
@@ -114,6 +121,7 @@ impl Node {
             FOLDER if low == 1 => Node::ControlDir,
             FOLDER if low == 2 => Node::TxList,
             TX_FOLDER if low <= VIEW_MAX => Node::Tx(ViewNr(low)),
+            STAND_IN => Node::StandIn(low),
             CONTROL => Node::Control(low),
             _ => return None,
         })
@@ -140,6 +148,7 @@ mod tests {
             Node::ControlDir,
             Node::TxList,
             Node::Tx(view),
+            Node::StandIn(7),
             Node::Control(u32::MAX),
         ];
         for node in nodes {

@@ -26,6 +26,7 @@ use xact_types::{Errno, Error, Ino, Result};
 use zerocopy::{FromBytes, FromZeros};
 
 use crate::commit::cache_fence::CacheFence;
+use crate::commit::expected_call::Watchers;
 use crate::commit::held_reply::HeldReply;
 use crate::commit::inline_end::InlineEnd;
 use crate::dotxact::open_snapshots::OpenSnapshots;
@@ -56,7 +57,7 @@ pub struct Server {
     pub(crate) kernel: Channel,
     pub(crate) agreed: Agreed,
     /// The mount point; `None` for a connection without a mount.
-    at: Option<PathBuf>,
+    pub(crate) at: Option<PathBuf>,
     pub(crate) options: MountOptions,
     /// The kernel has sent a SYNCFS: sync(2) reaches this server.
     pub(crate) syncs: AtomicBool,
@@ -76,6 +77,7 @@ pub struct Server {
     pub(crate) tails: Tails,
     pub(crate) parts: WriteParts,
     pub(crate) cache_fence: CacheFence,
+    pub(crate) watchers: Watchers,
     /// The last figures of the pool that were returned, and when.
     pub(crate) pool_use: Mutex<Option<(Instant, Pool)>>,
     /// Replies that wait until the kernel has forgotten outdated data (see `following`).
@@ -140,6 +142,7 @@ impl Server {
             tails: Tails::default(),
             parts: WriteParts::default(),
             cache_fence: CacheFence::default(),
+            watchers: Watchers::default(),
             held: Mutex::default(),
             outcome_socket: OnceLock::new(),
         }
@@ -284,7 +287,14 @@ impl Server {
             }
             Some(Node::Image(nr)) => self.open_snapshots.forget(nr, count),
             Some(Node::Control(channel)) => self.channel_closed(channel),
-            Some(Node::ControlDir | Node::TxList | Node::Tx(_) | Node::SnapshotDir | Node::ImageDir)
+            Some(
+                Node::ControlDir
+                | Node::TxList
+                | Node::Tx(_)
+                | Node::SnapshotDir
+                | Node::ImageDir
+                | Node::StandIn(_),
+            )
             | None => {}
         }
     }
@@ -316,6 +326,11 @@ impl Server {
             Operation::Refused | Operation::Init(_) => return Err(Errno::ENOSYS.into()),
             _ => {
                 let node = Node::from_id(header.nodeid).ok_or(Errno::ESTALE)?;
+                if self.watchers.is_call(header.pid)
+                    && let Some(done) = self.answer_event_call(node, operation, reply)
+                {
+                    return done.map(|()| Outcome::Done);
+                }
                 if let Operation::Ioctl { args, input } = operation {
                     return self.ioctl(channel, header, node, args, input, reply);
                 }

@@ -4,6 +4,7 @@ mod background;
 pub mod channel;
 pub mod cpu_pin;
 pub mod cpu_set;
+pub mod event_caller;
 mod idle_threads;
 pub mod loop_device;
 pub mod mount;

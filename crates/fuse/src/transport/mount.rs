@@ -34,6 +34,8 @@ pub struct MountOptions {
     /// Whether other programs are kept from opening the image for writing; `None`: if that is
     /// possible.
     pub exclusive: Option<bool>,
+    /// Whether watchers (inotify, fanotify) get events of commits.
+    pub notify: bool,
     /// Flags of mount(2).
     flags: u64,
     /// All settings that were given, in their order: a remount compares with them.
@@ -81,6 +83,7 @@ impl Default for MountOptions {
             single_caller: Id::SingleCaller.setting().default_flag(),
             fuseblk: None,
             exclusive: None,
+            notify: Id::Notify.setting().default_flag(),
             flags: 0,
             given: Vec::new(),
         }
@@ -105,6 +108,7 @@ impl MountOptions {
             }
             Id::FuseBlk => self.fuseblk = value.map(|_| is_on),
             Id::Exclusive => self.exclusive = value.map(|_| is_on),
+            Id::Notify => self.notify = is_on,
             // For the table of mounts: the kernel itself keeps no access times on a FUSE mount. For
             // it, relatime is what applies without a flag.
             Id::AccessTimes => {

@@ -36,6 +36,7 @@ pub enum Id {
     SingleCaller,
     FuseBlk,
     Exclusive,
+    Notify,
     NoSuid,
     NoDev,
     NoExec,
@@ -89,7 +90,7 @@ const fn mode(
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// All settings.
-pub static SETTINGS: [Setting; 41] = [
+pub static SETTINGS: [Setting; 42] = [
     Setting {
         notes: "After 'chattr +j', a file's data also goes through the journal. Volumes with generations accept \
                 adaptive, ordered and writeback; with adaptive, their log for fsyncs takes the place of the journal.",
@@ -370,6 +371,16 @@ pub static SETTINGS: [Setting; 41] = [
             "exclusive",
             Some("noexclusive"),
             "Deny other programs, such as losetup and e2fsck, to open the image file for writing",
+        )
+    },
+    Setting {
+        notes: "A child process of the daemon makes calls on the mount that change nothing, and the commit returns after \
+                them. The guide's page on limits lists what watchers do not learn.",
+        ..flag(
+            Id::Notify,
+            "notify",
+            Some("nonotify"),
+            "Report the changes of a commit to programs that watch files with inotify or fanotify",
         )
     },
     flag(Id::NoSuid, "nosuid", Some("suid"), "Ignore set-user-ID and set-group-ID bits, as in mount(8)"),
