@@ -105,8 +105,8 @@ pub fn open_journal(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Res
 ///
 /// Errors: `Usage` for a volume without generations; `Corrupt` if there is no whole root.
 pub fn open_generations(device: Arc<dyn BlockDevice>, options: EngineOptions) -> Result<Arc<Engine>> {
-    let (core, generations) = Generations::open(device, &options)?;
-    Engine::new(core, generations, RecoveryReport::default())
+    let (core, generations, report) = Generations::open(device, &options)?;
+    Engine::new(core, generations, report)
 }
 
 /// Opens a volume without a journal.

@@ -43,8 +43,8 @@ pub struct VolumeInfo {
     pub generations: bool,
     /// Use of the pool of generations; `None` without generations and while the volume is in use.
     pub pool: Option<PoolUse>,
-    /// Whether the journal holds changes that were not written to their places yet: the volume is
-    /// in use, or a crash interrupted it.
+    /// Whether the journal or the intent log holds changes that were not written to their places
+    /// yet: the volume is in use, or a crash interrupted it. Of an intent log in use it is unknown.
     pub needs_recovery: bool,
     /// Whether the volume was unmounted cleanly and has no errors noted.
     pub clean: bool,
@@ -80,11 +80,21 @@ impl VolumeInfo {
         let info = VolumeInfo::of(&home);
         let newest = if info.generations { newest_generation(path) } else { None };
         Ok(match newest {
-            Some((superblock, pool)) => {
+            Some(Newest { superblock, pool, is_logged: needs_recovery }) => {
                 let VolumeInfo { label, free_bytes, free_inodes, errors_noted, .. } =
                     VolumeInfo::of(&superblock);
-                let clean = info.clean && !errors_noted;
-                VolumeInfo { label, free_bytes, free_inodes, errors_noted, clean, pool: Some(pool), ..info }
+                let clean = info.clean && !errors_noted && !needs_recovery;
+                let pool = Some(pool);
+                VolumeInfo {
+                    label,
+                    free_bytes,
+                    free_inodes,
+                    errors_noted,
+                    needs_recovery,
+                    clean,
+                    pool,
+                    ..info
+                }
             }
             None => info,
         })
@@ -139,13 +149,21 @@ fn read_superblock(path: &Path) -> Result<Superblock> {
     Superblock::decode(&bytes)
 }
 
-/// The superblock of the newest generation and the use of its pool, if no other process has the
-/// volume open and the generation is sound.
-fn newest_generation(path: &Path) -> Option<(Superblock, PoolUse)> {
+/// The newest generation of a volume.
+struct Newest {
+    superblock: Superblock,
+    pool: PoolUse,
+    /// The intent log has changes since then.
+    is_logged: bool,
+}
+
+/// The newest generation, if no other process has the volume open and the generation is sound.
+fn newest_generation(path: &Path) -> Option<Newest> {
     let device = Arc::new(FileDevice::open(path, OpenMode::ReadOnly).ok()?);
     let options = EngineOptions { read_only: true, ..EngineOptions::default() };
     let engine = open_generations(device, options).ok()?;
     let home = read_superblock(path).ok()?;
     let superblock = xact_fs::superblock::read(&engine, &home).ok()?;
-    Some((superblock, engine.snapshots()?.pool_use().ok()?))
+    let is_logged = engine.recovery().intent_log_blocks > 0;
+    Some(Newest { superblock, pool: engine.snapshots()?.pool_use().ok()?, is_logged })
 }

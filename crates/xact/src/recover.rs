@@ -8,15 +8,18 @@ use xact_device::{BlockDevice, FileDevice, OpenMode};
 use xact_fs::VolumeOptions;
 use xact_types::{Error, Result};
 
-/// Replays the log, frees the orphans (files that were deleted while they were open), and marks the
-/// volume clean. [`Volume::open`](crate::Volume::open) does the same and leaves the volume open.
+/// Replays the log, or writes a generation with the changes of the intent log; frees the orphans
+/// (files that were deleted while they were open), and marks the volume clean.
+/// [`Volume::open`](crate::Volume::open) does the same and leaves the volume open.
 ///
 /// # Errors
 /// As [`Volume::open`](crate::Volume::open) for writing.
 pub fn recover(device: Arc<dyn BlockDevice>) -> Result<RecoveryReport> {
-    let report = replay_log(&device)?;
+    let mut report = replay_log(&device)?;
     // Opening frees the orphans; closing makes all of it durable and marks the volume clean.
-    xact_fs::open(device, &VolumeOptions::default())?.close()?;
+    let fs = xact_fs::open(device, &VolumeOptions::default())?;
+    report.intent_log_blocks = fs.engine().recovery().intent_log_blocks;
+    fs.close()?;
     Ok(report)
 }
 

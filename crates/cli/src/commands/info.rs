@@ -32,7 +32,7 @@ struct Facts {
     /// Whether it has generations. Their pool is unknown while the volume is mounted.
     generations: bool,
     pool: Option<Pool>,
-    /// Whether the journal holds changes that were not written to their places yet.
+    /// Whether journal or intent log hold changes that were not written to their places yet.
     needs_recovery: bool,
     /// Whether it was unmounted cleanly and has no errors noted.
     clean: bool,
@@ -124,7 +124,7 @@ impl fmt::Display for Facts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let label = if self.label.is_empty() { "(none)" } else { &self.label };
         let state = match (self.needs_recovery, self.errors_noted, self.clean) {
-            (true, _, _) => "in use, or not unmounted cleanly: the journal holds changes",
+            (true, _, _) => "in use, or not unmounted cleanly: the log holds changes",
             (_, true, _) => "errors were noted: run 'xact check' on it",
             (_, _, true) => "clean",
             _ => "not unmounted cleanly",

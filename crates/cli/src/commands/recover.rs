@@ -18,6 +18,8 @@ struct Recovered {
     transactions: u32,
     blocks_written: u64,
     revoked_copies: u64,
+    /// Blocks of the intent log, on a volume with generations.
+    intent_log_blocks: u64,
     /// The crash interrupted the last commit, which was dropped.
     dropped_torn_commit: bool,
 }
@@ -40,6 +42,7 @@ impl Recovered {
             transactions: report.transactions,
             blocks_written: report.blocks_written,
             revoked_copies: report.revoked_copies,
+            intent_log_blocks: report.intent_log_blocks,
             dropped_torn_commit: report.dropped_torn_commit,
         }
     }
@@ -47,9 +50,12 @@ impl Recovered {
     fn sentence(&self) -> String {
         let torn =
             if self.dropped_torn_commit { ", dropped a commit that the crash interrupted" } else { "" };
-        match self.replayed {
-            false => format!("{}: the journal is empty, there was nothing to replay\n", self.image),
-            true => format!(
+        match (self.replayed, self.intent_log_blocks) {
+            (false, 0) => format!("{}: the log is empty, there was nothing to replay\n", self.image),
+            (false, blocks) => {
+                format!("{}: wrote a generation with {blocks} blocks of the intent log\n", self.image)
+            }
+            (true, _) => format!(
                 "{}: replayed {} jbd2 transactions, {} blocks{torn}\n",
                 self.image, self.transactions, self.blocks_written
             ),

@@ -176,6 +176,10 @@ impl Fsck {
             Ok(report) if report.replayed => {
                 output::print(&format!("{name}: replayed {} commits\n", report.transactions))
             }
+            Ok(report) if report.intent_log_blocks > 0 => output::print(&format!(
+                "{name}: wrote a generation with {} blocks of the intent log\n",
+                report.intent_log_blocks
+            )),
             Ok(_) => output::print(&format!("{name}: was not unmounted cleanly\n")),
             Err(error @ xact::Error::Corrupt(_)) => output::print(&format!("{name}: {error}\n")),
             Err(error) => Err(Failure::volume(&self.image, error)),

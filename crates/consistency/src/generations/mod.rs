@@ -100,6 +100,7 @@ use crate::mechanism::{
     CommitsAhead, DataInLog, DataLog, DataWrite, EngineStats, Mechanism, ReserveClass, SpaceReservation,
 };
 use crate::options::{EngineOptions, Fsync};
+use crate::recovery::RecoveryReport;
 use crate::snapshots::Snapshots;
 
 use admission::Admission;
@@ -172,7 +173,7 @@ impl Generations {
     pub fn open(
         device: Arc<dyn BlockDevice>,
         options: &EngineOptions,
-    ) -> Result<(Arc<Core>, Arc<Generations>)> {
+    ) -> Result<(Arc<Core>, Arc<Generations>, RecoveryReport)> {
         let home = superblock_io::read(&*device)?;
         // A conversion may have torn it (`convert`). Then it only gives the position of the roots.
         let is_sound = home.health != Health::Unsound;
@@ -215,6 +216,7 @@ impl Generations {
         let redirect = Redirect::default();
         redirect.active.store(root.has_moved_data, SeqCst);
         redirect.logged.store(logged.values().flatten().any(|logged| logged.data), SeqCst);
+        let report = RecoveryReport { intent_log_blocks: logged.len() as u64, ..RecoveryReport::default() };
         let published = Arc::new(PublishedMap::new(reader.clone(), root.generation, map.clone(), logged));
         let credits = commit::max_credits(&reader);
         let pipeline = Pipeline::new(volume.clone(), credits, credits);
@@ -261,7 +263,7 @@ impl Generations {
             }
             generations.drop_unpruned()?;
         }
-        Ok((core, Arc::new(generations)))
+        Ok((core, Arc::new(generations), report))
     }
 }
 

@@ -60,8 +60,11 @@ use scan::Scan;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryReport {
-    /// Whether there was a log to be replayed.
+    /// Whether there was a journal's log to be replayed.
     pub replayed: bool,
+    /// On a volume with generations: blocks that the intent log had, which the next generation
+    /// writes.
+    pub intent_log_blocks: u64,
     /// Complete transactions in it.
     pub transactions: u32,
     /// Sequence number of the first transaction, and the one behind the last.
