@@ -181,6 +181,74 @@ mod tests {
         }
     }
 
+    /// Each day of the calendar's cycle of 400 years, by counting the days of the months.
+    #[test]
+    fn dates_of_a_whole_cycle() {
+        let (mut year, mut month, mut day) = (1970, 1, 1);
+        for days in 0..146_097 + 366 {
+            let time = days * DAY_SECONDS + days % DAY_SECONDS;
+            assert_eq!(Date::of(time), Date { year, month, day, second: days % DAY_SECONDS });
+            let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+            let length = match month {
+                2 => 28 + u64::from(is_leap),
+                4 | 6 | 9 | 11 => 30,
+                _ => 31,
+            };
+            day += 1;
+            if day > length {
+                (month, day) = (month + 1, 1);
+            }
+            if month > 12 {
+                (year, month) = (year + 1, 1);
+            }
+        }
+        assert_eq!(Date::of(2 * DAY_SECONDS - 1).to_string(), "1970-01-02T23:59:59Z");
+        assert_eq!(Date::of(3661).to_string(), "1970-01-01T01:01:01Z");
+    }
+
+    #[test]
+    fn the_expired_are_named_in_their_order() {
+        let snapshots: Vec<(String, u64)> =
+            [("auto-3", 300), ("by hand", 50), ("auto-1", 100), ("auto-2", 200)]
+                .map(|(n, t)| (n.into(), t))
+                .into();
+        let expired = |rules: &str, prefix: &str, now: u64| {
+            rules.parse::<RetentionPolicy>().unwrap().expired(&snapshots, prefix, now)
+        };
+        assert_eq!(expired("last=1", "auto-", 300).unwrap(), ["auto-1", "auto-2"]);
+        assert_eq!(expired("last=1", "", 300).unwrap(), ["by hand", "auto-1", "auto-2"]);
+        assert_eq!(expired("within=100s", "", 300).unwrap(), ["by hand", "auto-1"]);
+        assert!(expired("last=4", "", 300).unwrap().is_empty());
+        // Rules that keep nothing would delete all snapshots.
+        assert!(expired("", "", 300).is_err() && expired("last=0", "", 300).is_err());
+    }
+
+    /// Two snapshots on either side of a bound are in two spans, and the same two within one of
+    /// them are in one.
+    #[test]
+    fn spans_begin_where_the_calendar_says() {
+        let day = |days: u64| days * DAY_SECONDS;
+        // 5 January 1970 was a Monday; 1972 is a leap year.
+        let bounds = [
+            ("hourly", day(9) + 7 * 3600, 3600),
+            ("daily", day(9), DAY_SECONDS),
+            ("weekly", day(4), day(7)),
+            ("monthly", day(31), day(28)),
+            ("monthly", day(365), day(31)),
+            ("monthly", day(365 + 365 + 31), day(29)),
+            ("yearly", day(365), day(365)),
+            ("yearly", day(2 * 365), day(366)),
+        ];
+        for (rule, bound, length) in bounds {
+            let two = format!("{rule}=2");
+            let times = [bound - 1, bound, bound + length - 1, bound + length];
+            assert_eq!(kept(&two, &times, 0), [bound + length - 1, bound + length], "{rule} {bound}");
+            assert_eq!(kept(&two, &times[..3], 0), [bound - 1, bound + length - 1], "{rule} {bound}");
+            assert_eq!(kept(&format!("{rule}=1"), &times[..3], 0), [bound + length - 1], "{rule} {bound}");
+            assert_eq!(kept(&format!("{rule}=3"), &times, 0).len(), 3, "{rule} {bound}");
+        }
+    }
+
     fn kept(rules: &str, times: &[u64], now: u64) -> Vec<u64> {
         let kept = rules.parse::<RetentionPolicy>().unwrap().kept(times, now);
         times.iter().zip(kept).filter(|(_, kept)| *kept).map(|(time, _)| *time).collect()
@@ -217,7 +285,10 @@ mod tests {
     fn rules_as_text() {
         let rules: RetentionPolicy = "last=3,weekly=2,within=2w".parse().unwrap();
         assert_eq!((rules.last, rules.weekly, rules.within), (3, 2, Some(Duration::from_secs(14 * 86_400))));
-        assert!("".parse::<RetentionPolicy>().unwrap().is_empty());
+        assert!("".parse::<RetentionPolicy>().unwrap().is_empty() && !rules.is_empty());
+        let rules: RetentionPolicy = "hourly=1,daily=2,,monthly=4,yearly=5,weekly=3,".parse().unwrap();
+        let numbers = [rules.last, rules.hourly, rules.daily, rules.weekly, rules.monthly, rules.yearly];
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
         for wrong in ["daily", "daily=x", "often=3", "within=3", "within=9999999999999999999w", "within="] {
             assert!(wrong.parse::<RetentionPolicy>().is_err(), "{wrong}");
         }
