@@ -1,13 +1,15 @@
-//! Checksums and hashes of each structure against the polynomial, computed bit by bit from the bytes
-//! that the kernel's sources name; and limits, to the last value on either side.
+//! Checksums and hashes of each structure against the polynomial, computed bit by bit from the
+//! bytes that the kernel's sources name; and limits, to the last value on either side.
 
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::generations::contents_sum;
+use xact_layout::group::{GroupDesc, bitmap_checksum, bitmap_csum_matches};
 use xact_layout::jbd2::{self, Checksums, Features, JournalSuperblock};
+use xact_layout::mmp::MmpBlock;
 use xact_layout::mode_record::ModeRecord;
 use xact_layout::superblock::{Superblock, Support};
 use xact_layout::{orphan, xattr};
-use xact_types::BlockNr;
+use xact_types::{BlockNr, GroupNr};
 
 /// CRC-32C without the final inversion, continued from `seed` over the parts.
 fn crc(seed: u32, parts: &[&[u8]]) -> u32 {
@@ -540,4 +542,112 @@ fn close_differences_are_one_record() {
     let gap = |len: usize| ranges(&(0..len).chain([len + 8]).collect::<Vec<_>>());
     assert_eq!(gap(455).unwrap(), [0..464]);
     assert_eq!(gap(456), None);
+}
+
+#[test]
+fn blocks_of_mount_protection_have_magic_names_and_sum() {
+    for sums in [false, true] {
+        let sb = if sums { with_sums() } else { superblock() };
+        let mut bytes = [0; 1024];
+        assert!(MmpBlock::decode(&bytes, &sb, BlockNr(9)).is_err());
+        bytes[..4].copy_from_slice(&0x004D_4D50u32.to_le_bytes());
+        let sum = crc(crc(!0, &[b"sixteen bytes id"]), &[&bytes[..1020]]);
+        assert_eq!(MmpBlock::decode(&bytes, &sb, BlockNr(9)).is_err(), sums);
+        bytes[1020..].copy_from_slice(&sum.to_le_bytes());
+        let mut mmp = MmpBlock::decode(&bytes, &sb, BlockNr(9)).unwrap();
+        mmp.set_sequence(0x0102_0304);
+        mmp.set_time(77);
+        mmp.set_check_interval(5);
+        mmp.set_holder(&[b'n'; 70], &[b'd'; 40]);
+        assert_eq!(mmp.node_name(), [b'n'; 63]);
+        mmp.set_holder(b"node", &[b'd'; 40]);
+        assert_eq!(mmp.node_name(), b"node");
+        let sealed = mmp.sealed(&sb);
+        assert_eq!((word(&sealed, 0), word(&sealed, 4), word(&sealed, 8)), (0x004D_4D50, 0x0102_0304, 77));
+        assert_eq!((&sealed[16..21], sealed[20..80].iter().all(|&byte| byte == 0)), (&b"node\0"[..], true));
+        assert_eq!((&sealed[80..111], sealed[111], sealed[112]), (&[b'd'; 31][..], 0, 5));
+        let expected = crc(crc(!0, &[b"sixteen bytes id"]), &[&sealed[..1020]]);
+        assert_eq!(word(&sealed, 1020), if sums { expected } else { sum });
+        assert!(MmpBlock::decode(&sealed, &sb, BlockNr(9)).is_ok_and(|again| again.node_name() == b"node"));
+    }
+    let mut bytes = [b'x'; 1024];
+    bytes[..4].copy_from_slice(&0x004D_4D50u32.to_le_bytes());
+    let full = MmpBlock::decode(&bytes, &superblock(), BlockNr(9)).unwrap();
+    assert_eq!(full.node_name(), [b'x'; 64], "a name that fills its field has no end");
+}
+
+/// CRC-16 of the kernel, bit by bit.
+fn crc16(seed: u16, parts: &[&[u8]]) -> u16 {
+    parts.concat().iter().fold(seed, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte), |crc, _| crc >> 1 ^ if crc & 1 != 0 { 0xA001 } else { 0 })
+    })
+}
+
+#[test]
+fn group_descriptors_have_their_halves_and_sums() {
+    let uuid = b"sixteen bytes id";
+    let number = 5u32.to_le_bytes();
+    for len in [32, 64] {
+        let mut desc = GroupDesc::new(&vec![0; len]);
+        desc.set_block_bitmap(BlockNr(0x1_2345_6789));
+        desc.set_inode_table(BlockNr(0x2_0000_0007));
+        desc.set_free_blocks(0x3_4567);
+        desc.set_used_dirs(0x1_0002);
+        desc.set_itable_unused(0x2_0003);
+        desc.set_inode_bitmap_csum(0xAABB_CCDD);
+        desc.set_flags(5);
+        assert!(desc.has_flag(4) && desc.has_flag(1) && !desc.has_flag(2));
+        let wide = len == 64;
+        let bytes = desc.as_bytes();
+        let low = |value: u64, bits: u32| if wide { value } else { value & ((1 << bits) - 1) };
+        assert_eq!(desc.block_bitmap().0, low(0x1_2345_6789, 32));
+        assert_eq!(desc.inode_table().0, low(0x2_0000_0007, 32));
+        assert_eq!(u64::from(desc.free_blocks()), low(0x3_4567, 16));
+        assert_eq!(u64::from(desc.used_dirs()), low(0x1_0002, 16));
+        assert_eq!(u64::from(desc.itable_unused()), low(0x2_0003, 16));
+        assert_eq!(u64::from(desc.inode_bitmap_csum()), low(0xAABB_CCDD, 16));
+        assert_eq!((word(bytes, 0), bytes[0x0C], bytes[0x0D]), (0x2345_6789, 0x67, 0x45));
+        if wide {
+            assert_eq!((word(bytes, 0x20), bytes[0x2C], bytes[0x32], bytes[0x3B]), (1, 3, 2, 0xAA));
+        }
+        // Each kind of checksum, over the bytes around its field.
+        let mut sb = with_sums();
+        let seed = crc(!0, &[uuid]);
+        desc.seal(&sb, GroupNr(5));
+        let bytes = desc.as_bytes().to_vec();
+        let stored = u16::from_le_bytes([bytes[0x1E], bytes[0x1F]]);
+        assert_eq!(stored, crc(seed, &[&number, &bytes[..0x1E], &[0, 0], &bytes[0x20..]]) as u16);
+        assert!(desc.checksum_matches(&sb, GroupNr(5)) && !desc.checksum_matches(&sb, GroupNr(6)));
+        sb.set_feature_ro_compat(ro_compat::GDT_CSUM);
+        for is_64_bit in [false, true] {
+            sb.set_feature_incompat(if is_64_bit { incompat::SIXTY_FOUR_BIT } else { 0 });
+            desc.seal(&sb, GroupNr(5));
+            let bytes = desc.as_bytes().to_vec();
+            let stored = u16::from_le_bytes([bytes[0x1E], bytes[0x1F]]);
+            let rest = if is_64_bit { &bytes[0x20..] } else { &[] };
+            assert_eq!(stored, crc16(!0, &[uuid, &number, &bytes[..0x1E], rest]));
+            assert!(desc.checksum_matches(&sb, GroupNr(5)) && !desc.checksum_matches(&sb, GroupNr(4)));
+        }
+        sb.set_feature_ro_compat(0);
+        desc.seal(&sb, GroupNr(5));
+        assert_eq!(desc.as_bytes()[0x1E..0x20], [0, 0]);
+        assert!(desc.checksum_matches(&sb, GroupNr(6)), "without checksums each matches");
+    }
+    let mut sb = with_sums();
+    let sum = crc(crc(!0, &[uuid]), &[b"bitm"]);
+    assert_eq!(bitmap_checksum(&sb, b"bitmap", 4), sum);
+    assert!(bitmap_csum_matches(&sb, sum & 0xFFFF, sum) && !bitmap_csum_matches(&sb, sum, sum));
+    assert!(!bitmap_csum_matches(&sb, sum & 0xFFFF ^ 1, sum));
+    sb.set_feature_incompat(incompat::SIXTY_FOUR_BIT);
+    sb.set_desc_size_raw(64);
+    assert!(bitmap_csum_matches(&sb, sum, sum) && !bitmap_csum_matches(&sb, sum & 0xFFFF, sum));
+}
+
+#[test]
+fn the_superblock_knows_its_own_place() {
+    let mut sb = superblock();
+    for (log, block, offset) in [(0, 1, 0), (1, 0, 1024), (2, 0, 1024), (6, 0, 1024)] {
+        sb.set_log_block_size(log);
+        assert_eq!((sb.own_block(), sb.own_offset()), (BlockNr(block), offset), "{log}");
+    }
 }

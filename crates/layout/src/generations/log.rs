@@ -376,6 +376,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_record_begins_with_its_magic_and_position() {
+        let position = LogPosition { generation: 7, number: 2, after: 99 };
+        let (record, _) = LogWriter::new(position).finish(1024);
+        let len = |record: &[u8], position| log_record_len(record, position, LogChecks::default());
+        assert_eq!(len(&record, position), Some(HEAD_BYTES));
+        assert_eq!(len(&record, LogPosition { generation: 8, ..position }), None);
+        assert_eq!(len(&record, LogPosition { number: 1, ..position }), None);
+        assert_eq!(len(&record, LogPosition { after: 98, ..position }), None);
+        let unchecked = LogChecks { positions: false, ..LogChecks::default() };
+        let other = LogPosition { number: 1, ..position };
+        assert_eq!(log_record_len(&record, other, unchecked), Some(HEAD_BYTES));
+        let mut short = record.clone();
+        put_u32(&mut short, 24, HEAD_BYTES as u32 - 1);
+        assert_eq!(len(&short, position), None);
+        let mut foreign = record;
+        foreign[0] ^= 1;
+        assert_eq!(len(&foreign, position), None);
+        assert_eq!(log_record_len(&foreign, position, unchecked), None);
+    }
+
     const CHANGES: LogBytes = LogBytes { on_zeros: false, data: false };
     const FILLS: LogBytes = LogBytes { on_zeros: true, data: false };
 
