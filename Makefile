@@ -7,9 +7,10 @@ CARGO ?= cargo
 .DEFAULT_GOAL := build
 
 .PHONY: help build demo test crash-long check-fields mutants fuzz qualify bench bench-papers dist install uninstall deps fmt lint clean
+.PHONY: help build demo test crash-long check-fields mutants mutants-at-once fuzz qualify bench bench-papers install uninstall deps fmt lint clean
 
 help: ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the xact command, the C library, the SQLite extension and the helper of xact run, optimised, in target/release
 	$(CARGO) build --release -p xact-cli -p xact-capi -p xact-sqlite -p xact-run-helper
@@ -32,6 +33,9 @@ check-fields: ## xact check against e2fsck, on every field of every structure; R
 
 mutants: ## seed faults one at a time, hours: PART=layout; SITTING=1/20 takes a sample; without PART: list them
 	@scripts/mutants $(PART) $(SITTING)
+
+mutants-at-once: ## the same kinds of faults in one build, minutes: PART='layout txn'; SITTING=1/4
+	@python3 scripts/mutants_at_once.py $(PART) $(if $(SITTING),--sitting $(SITTING))
 
 fuzz: ## fuzz one target; TARGET=operations SECONDS=600; without TARGET: build all and list them
 	@scripts/fuzz $(if $(TARGET),$(TARGET) $(SECONDS))
