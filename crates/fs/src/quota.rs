@@ -313,12 +313,30 @@ impl Quotas {
     /// Sets hard limits, as `setquota` does.
     #[cfg(test)]
     pub fn limit(&self, kind: QuotaKind, id: u32, bytes: u64, inodes: u64) -> Result<()> {
-        let file = self.files.iter().find(|file| file.kind == kind).expect("a file of this kind");
-        let mut handle = Handle::begin(file.engine(), QuotaFile::ADD_CREDITS)?;
-        file.change(&mut handle, id, |entry| {
+        self.edit(kind, id, |entry| {
             entry.set_bhardlimit(bytes / LIMIT_UNIT);
             entry.set_ihardlimit(inodes);
         })
+    }
+
+    /// Changes the entry of an id, and adds it if it does not exist.
+    #[cfg(test)]
+    pub fn edit(&self, kind: QuotaKind, id: u32, change: impl FnMut(&mut QuotaEntry)) -> Result<()> {
+        let file = self.files.iter().find(|file| file.kind == kind).expect("a file of this kind");
+        let mut handle = Handle::begin(file.engine(), QuotaFile::ADD_CREDITS)?;
+        file.change(&mut handle, id, change)
+    }
+
+    /// The entry of an id.
+    #[cfg(test)]
+    pub fn entry(&self, kind: QuotaKind, id: u32) -> Option<QuotaEntry> {
+        self.files.iter().find(|file| file.kind == kind)?.entry(id).unwrap()
+    }
+
+    /// The number of ids for which something is reserved.
+    #[cfg(test)]
+    pub fn reservations(&self) -> usize {
+        self.reserved.lock().len()
     }
 }
 

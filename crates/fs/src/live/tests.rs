@@ -8,13 +8,13 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use xact_consistency::test_engine::{TestEngine, fail_after};
 use xact_device::{BlockDevice, FileDevice, OpenMode};
-use xact_layout::quota::QuotaKind;
+use xact_layout::quota::{QuotaEntry, QuotaKind, entry_at};
 use xact_layout::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSET, Superblock};
 use xact_types::{Errno, Error, Ino, Result, Timestamp};
 
 use crate::api::{Allocate, Caller, RenameHow, SeekTo, SetAttr, View, WriteHow, XattrHow};
 use crate::live::{LiveFs, LiveOptions};
-use crate::quota::QuotaLimits;
+use crate::quota::{Charge, Payer, QuotaLimits, Wanted};
 use crate::versioned_fs::ReadAsOf;
 use crate::volume::VolumeOptions;
 
@@ -457,4 +457,235 @@ fn only_the_limits_of_new_payers_refuse_a_change_of_payers() {
         drop(fs);
         volume.check();
     }
+}
+
+/// The options of mke2fs for a volume with quota files of all kinds.
+const QUOTA_FILES: [&str; 8] =
+    ["-b", "1024", "-O", "quota,project", "-I", "256", "-E", "quotatype=usrquota:grpquota:prjquota"];
+
+fn charge(id: u32, bytes: u64, inodes: u64) -> Charge {
+    Charge { payer: Payer { uid: id, gid: id, project: id }, bytes, inodes }
+}
+
+/// A file of 8 KiB that belongs to the user and the group `id`.
+fn charged_file(fs: &LiveFs, id: u32) -> Ino {
+    let ino = file(fs, Ino::ROOT, &format!("of {id}"));
+    fs.set_attr(&ROOT, ino, &SetAttr { uid: Some(id), gid: Some(id), ..SetAttr::default() }).unwrap();
+    fs.write(ino, 0, &pattern(8000, 1), WriteHow::default()).unwrap();
+    fs.sync_file(ino, false).unwrap();
+    ino
+}
+
+#[test]
+fn hard_limits_count_usage_reservations_and_new_charges() {
+    const ID: u32 = 500;
+    let volume = TestVolume::new(32, &QUOTA_FILES);
+    let quota_limits = QuotaLimits { user: true, ..QuotaLimits::default() };
+    let fs = volume.open_with(VolumeOptions { quota_limits, ..VolumeOptions::default() });
+    charged_file(&fs, ID);
+    let entry = fs.quotas.entry(QuotaKind::User, ID).unwrap();
+    assert_eq!((entry.id(), entry.curspace(), entry.curinodes()), (ID, 8192, 1));
+    fs.quotas.limit(QuotaKind::User, ID, 10_240, 3).unwrap();
+    // The group's limit is not enforced.
+    fs.quotas.limit(QuotaKind::Group, ID, 1024, 1).unwrap();
+    let wanted = |bytes, inodes| Wanted { now: None, more: charge(ID, bytes, inodes) };
+    let is_refused = |wanted: &[Wanted], moving: &[Charge]| match fs.quotas.check(wanted, moving) {
+        Err(error) => {
+            assert_eq!(error.errno(), Errno::EDQUOT);
+            true
+        }
+        Ok(()) => false,
+    };
+    assert!(!is_refused(&[wanted(2048, 2)], &[]));
+    assert!(is_refused(&[wanted(2049, 0)], &[]) && is_refused(&[wanted(0, 3)], &[]));
+    assert!(is_refused(&[wanted(1024, 0), wanted(1025, 0)], &[]), "the sum counts");
+    assert!(is_refused(&[wanted(0, 1), wanted(0, 2)], &[]), "the sum counts");
+    let stays = Wanted { now: Some(charge(ID, 0, 0).payer), ..wanted(9999, 9) };
+    let moves = Wanted { now: Some(charge(ID + 1, 0, 0).payer), ..wanted(9999, 9) };
+    assert!(!is_refused(&[stays], &[]) && is_refused(&[moves], &[]));
+    let other = Wanted { now: None, more: charge(ID + 1, 1 << 40, 1 << 20) };
+    assert!(!is_refused(&[other], &[]), "an id without an entry has no limits");
+
+    fs.quotas.reserve(&charge(ID, 1024, 1), false).unwrap();
+    assert!(!is_refused(&[wanted(1024, 1)], &[]));
+    assert!(is_refused(&[wanted(1025, 0)], &[]) && is_refused(&[wanted(0, 2)], &[]));
+    assert!(!is_refused(&[wanted(2048, 2)], &[charge(ID, 1024, 1)]), "the reservation ends with it");
+    assert!(is_refused(&[wanted(2048, 2)], &[charge(ID + 1, 1024, 1)]), "it is another's");
+    for beyond in [charge(ID, 1025, 0), charge(ID, 0, 2)] {
+        assert_eq!(fs.quotas.reserve(&beyond, false).unwrap_err().errno(), Errno::EDQUOT);
+    }
+    assert!(!is_refused(&[wanted(1024, 1)], &[]), "what was refused is not reserved");
+    fs.quotas.reserve(&charge(ID, 4096, 4), true).unwrap();
+    assert!(is_refused(&[wanted(1, 0)], &[]) && is_refused(&[wanted(0, 1)], &[]));
+    fs.quotas.release(&charge(ID, 4096, 4));
+    assert!(!is_refused(&[wanted(1024, 1)], &[]) && is_refused(&[wanted(1025, 1)], &[]));
+    assert_eq!(fs.quotas.reservations(), 1);
+    fs.quotas.release(&charge(ID, 1024, 1));
+    assert_eq!(fs.quotas.reservations(), 0);
+
+    // A limit that is exceeded refuses no charge of the other kind.
+    fs.quotas.limit(QuotaKind::User, ID, 1024, 3).unwrap();
+    assert!(is_refused(&[wanted(1, 0)], &[]) && !is_refused(&[wanted(0, 1)], &[]));
+    fs.quotas.limit(QuotaKind::User, ID, 0, 1).unwrap();
+    assert!(!is_refused(&[wanted(1 << 40, 0)], &[]) && is_refused(&[wanted(0, 1)], &[]));
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+#[test]
+fn soft_limits_count_after_their_grace_time() {
+    const ID: u32 = 500;
+    const WEEK: u64 = 7 * 86_400;
+    let volume = TestVolume::new(32, &QUOTA_FILES);
+    let quota_limits = QuotaLimits { user: true, ..QuotaLimits::default() };
+    let fs = volume.open_with(VolumeOptions { quota_limits, ..VolumeOptions::default() });
+    let ino = charged_file(&fs, ID);
+    let entry = |kind| fs.quotas.entry(kind, ID).unwrap();
+    for kind in [QuotaKind::User, QuotaKind::Group] {
+        let soft = |entry: &mut QuotaEntry| {
+            entry.set_bsoftlimit(8);
+            entry.set_isoftlimit(1);
+        };
+        fs.quotas.edit(kind, ID, soft).unwrap();
+    }
+    let is_refused = |bytes, inodes| {
+        fs.quotas.check(&[Wanted { now: None, more: charge(ID, bytes, inodes) }], &[]).is_err()
+    };
+    // At the limits no time runs.
+    let user = Caller { uid: ID, gid: ID, umask: 0 };
+    let sync = |len: usize| {
+        fs.set_attr(&ROOT, ino, &SetAttr { size: Some(len as u64), ..SetAttr::default() }).unwrap();
+        fs.write(ino, 0, &pattern(len, 1), WriteHow::default()).unwrap();
+        fs.sync_file(ino, false).unwrap();
+    };
+    sync(8192);
+    assert_eq!((entry(QuotaKind::User).btime(), entry(QuotaKind::User).itime()), (0, 0));
+    let now = || xact_types::unix_seconds() as u64;
+    let before = now();
+    sync(8193);
+    let until = entry(QuotaKind::User).btime();
+    assert!((before + WEEK..=now() + WEEK).contains(&until), "{until}");
+    assert_eq!((entry(QuotaKind::User).itime(), entry(QuotaKind::Group).btime()), (0, 0));
+    assert!(!is_refused(1 << 30, 1));
+    // The time runs from the first excess on.
+    fs.quotas.edit(QuotaKind::User, ID, |entry| entry.set_btime(until + 5)).unwrap();
+    sync(9300);
+    assert_eq!(entry(QuotaKind::User).btime(), until + 5);
+    fs.quotas.edit(QuotaKind::User, ID, |entry| entry.set_btime(1)).unwrap();
+    assert!(is_refused(1, 0) && !is_refused(0, 1));
+    sync(8000);
+    assert_eq!(entry(QuotaKind::User).btime(), 0);
+    assert!(!is_refused(1 << 30, 0));
+
+    let dir = fs.make_dir(&ROOT, Ino::ROOT, b"dir", 0o777).unwrap().ino;
+    fs.set_attr(&ROOT, dir, &SetAttr { perm: Some(0o777), ..SetAttr::default() }).unwrap();
+    fs.make_node(&user, dir, b"second", 0o100_644, 0).unwrap();
+    fs.sync_all().unwrap();
+    let until = entry(QuotaKind::User).itime();
+    assert!((before + WEEK..=now() + WEEK).contains(&until), "{until}");
+    assert_eq!((entry(QuotaKind::User).btime(), entry(QuotaKind::Group).itime()), (0, 0));
+    fs.quotas.edit(QuotaKind::User, ID, |entry| entry.set_itime(1)).unwrap();
+    assert!(is_refused(0, 1) && !is_refused(1, 0));
+    assert_eq!(fs.make_node(&user, dir, b"third", 0o100_644, 0).unwrap_err().errno(), Errno::EDQUOT);
+    fs.unlink(&ROOT, dir, b"second").unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!((entry(QuotaKind::User).itime(), entry(QuotaKind::User).curinodes()), (0, 1));
+    fs.make_node(&user, dir, b"third", 0o100_644, 0).unwrap();
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+/// Ids whose paths through the tree part at each level, and more than a leaf has.
+#[test]
+fn entries_of_many_ids_are_found_by_e2fsck_and_after_a_mount() {
+    let volume = TestVolume::new(32, &QUOTA_FILES);
+    let ids: Vec<u32> = (1..40).chain([255, 256, 257, 65_535, 65_536, 1 << 24, u32::MAX - 1]).collect();
+    let fs = volume.open();
+    let blocks = fs.quotas.blocks();
+    for &id in &ids {
+        charged_file(&fs, id);
+    }
+    assert!(fs.quotas.blocks() > blocks);
+    let usage = |fs: &LiveFs| -> Vec<_> {
+        let of = |&id: &u32| {
+            let entry = fs.quotas.entry(QuotaKind::User, id).unwrap();
+            (entry.id(), entry.curspace(), entry.curinodes())
+        };
+        ids.iter().map(of).collect()
+    };
+    let expected: Vec<_> = ids.iter().map(|&id| (id, 8192, 1)).collect();
+    assert_eq!(usage(&fs), expected);
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+    let fs = volume.open();
+    assert_eq!(usage(&fs), expected);
+    assert!(fs.quotas.entry(QuotaKind::User, 41).is_none());
+    // The last leaf has free entries, which an id that is added now takes.
+    charged_file(&fs, 41);
+    fs.close().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+/// Each is found before anything depends on it.
+#[test]
+fn damaged_quota_files_are_refused() {
+    use std::os::unix::fs::FileExt;
+
+    let volume = TestVolume::new(32, &QUOTA_FILES);
+    let fs = volume.open();
+    for id in [1, 2, 3] {
+        charged_file(&fs, id);
+    }
+    fs.close().unwrap();
+    drop(fs);
+    // The offset of a piece of the users' file, which is inode 3.
+    let offset_of = |piece: u32| {
+        let request = format!("bmap <3> {piece}");
+        let output = Command::new("debugfs").args(["-R", &request]).arg(&volume.image).output().unwrap();
+        let block: u64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
+        assert_ne!(block, 0, "piece {piece}");
+        block * 1024
+    };
+    let image = std::fs::File::options().read(true).write(true).open(&volume.image).unwrap();
+    let word = |at: u64| {
+        let mut word = [0; 4];
+        image.read_exact_at(&mut word, at).unwrap();
+        u32::from_le_bytes(word)
+    };
+    let (info, root) = (offset_of(0), offset_of(1));
+    let pieces = word(info + 20);
+    let second = offset_of(word(root));
+    let third = offset_of(word(second));
+    let leaf = offset_of(word(offset_of(word(third))));
+    let first_entry = leaf + entry_at(0) as u64;
+    let second_entry = leaf + entry_at(1) as u64;
+    let same_id = word(first_entry);
+    let open = || {
+        let device = Arc::new(FileDevice::open(&volume.image, OpenMode::ReadWrite).unwrap());
+        crate::volume::open(device, &VolumeOptions { flusher: false, ..VolumeOptions::default() })
+    };
+    for (what, at, value) in [
+        ("magic number", info, 0),
+        ("version", info + 4, 2),
+        ("a root beyond the pieces", info + 20, 1),
+        ("leaves beyond the pieces", info + 20, 2),
+        ("more pieces than blocks", info + 20, pieces + 1000),
+        ("a pointer to the info", root + 4 * 9, 0x8000_0000),
+        ("a pointer behind the last piece", root + 4 * 9, pieces),
+        ("a loop", second + 4 * 9, 1),
+        ("a node with two parents", root + 4 * 9, word(root)),
+        ("two entries of one id", second_entry, same_id),
+    ] {
+        let was = word(at);
+        image.write_all_at(&u32::to_le_bytes(value), at).unwrap();
+        let error = open().map(drop).expect_err(what);
+        assert!(matches!(error, Error::Corrupt(_)), "{what}: {error}");
+        image.write_all_at(&was.to_le_bytes(), at).unwrap();
+    }
+    open().unwrap().close().unwrap();
+    volume.check();
 }
