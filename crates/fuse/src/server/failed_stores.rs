@@ -72,5 +72,11 @@ mod tests {
         assert!(stores.is_due(Ino(12)));
         assert!(!stores.is_due(Ino(12)));
         assert!(stores.is_due(Ino(13)));
+        let before = |time: Duration| Instant::now().checked_sub(time);
+        // A machine that was started since has no such time.
+        let Some(long_ago) = before(LOG_AGAIN) else { return };
+        stores.0.lock().insert(Ino(12), long_ago);
+        stores.0.lock().insert(Ino(13), before(LOG_AGAIN / 2).unwrap());
+        assert!(stores.is_due(Ino(12)) && !stores.is_due(Ino(13)));
     }
 }

@@ -267,6 +267,86 @@ mod tests {
     }
 
     #[test]
+    fn memory_follows_inodes_and_names() {
+        let refs = KernelRefs::new(&Account::unlimited());
+        let bytes = || {
+            let state = refs.0.lock();
+            let stored: usize = state.by_name.keys().map(|(_, name)| name.len()).sum();
+            assert_eq!(state.name_bytes, stored);
+            let of_inodes: usize = state.inodes.values().map(|inode| inode.names.len()).sum();
+            assert_eq!(of_inodes, state.by_name.len());
+            stored
+        };
+        refs.add_lookup(&attr(A), Some((DIR, b"four")));
+        refs.add_lookup(&attr(A), Some((DIR, b"as well")));
+        refs.add_lookup(&attr(B), Some((A, b"four")));
+        assert_eq!(bytes(), 15);
+        refs.add_lookup(&attr(A), Some((DIR, b"four")));
+        assert_eq!(bytes(), 15);
+        // The name is another inode's now.
+        refs.add_lookup(&attr(B), Some((DIR, b"as well")));
+        assert_eq!(bytes(), 15);
+        refs.rename((DIR, b"as well"), (DIR, b"longer than before"), false);
+        assert_eq!(bytes(), 26);
+        refs.remove_name(DIR, b"four");
+        refs.remove_name(DIR, b"absent");
+        assert_eq!(bytes(), 22);
+        assert_eq!(refs.forget(B, 2), 0);
+        assert_eq!(bytes(), 0);
+        assert_eq!(refs.inodes(), [A]);
+        refs.add_lookup(&attr(B), Some((DIR, b"b")));
+        let mut drained = refs.drain();
+        drained.sort();
+        assert_eq!(drained, [(A, 3), (B, 1)]);
+        assert_eq!(bytes(), 0);
+        assert!(refs.is_empty() && refs.names().is_empty());
+    }
+
+    #[test]
+    fn a_user_without_memory_gets_no_further_lookup() {
+        let accounts = xact::Accounts::default();
+        accounts.limit(xact::Limits::new(1 << 20, 1 << 20), 1, |_| ());
+        let account = accounts.of(1000);
+        let refs = KernelRefs::new(&account);
+        refs.check_lookup().unwrap();
+        let used = account.used(Resource::Memory);
+        assert!(used >= LOOKUP_BYTES as u64);
+        let mut count = 0;
+        while refs.check_lookup().is_ok() {
+            let name = format!("{count:0100}");
+            refs.add_lookup(&attr(Ino(100 + count)), Some((DIR, name.as_bytes())));
+            count += 1;
+        }
+        // Each takes 160 bytes for the inode, 128 and twice its length for its name.
+        let each = 160 + 128 + 2 * 100;
+        let most = account.limit(Resource::Memory);
+        let expected = (most - 798) / each;
+        assert!(
+            (expected.saturating_sub(200)..=expected + 1).contains(&u64::from(count)),
+            "{count} {expected}"
+        );
+        assert!(account.used(Resource::Memory) <= most);
+    }
+
+    #[test]
+    fn contents_are_noted_until_a_commit() {
+        let refs = KernelRefs::new(&Account::unlimited());
+        refs.note_contents(A);
+        refs.add_lookup(&attr(A), None);
+        refs.add_lookup(&attr(B), None);
+        assert!(refs.with_contents().is_empty());
+        refs.note_contents(A);
+        assert_eq!(refs.with_contents(), [A]);
+        assert!(refs.finish_commit(|_| true).is_empty(), "none is held");
+        assert!(refs.with_contents().is_empty());
+        refs.add_held(&attr(A));
+        refs.add_held(&attr(A));
+        assert!(refs.follows(A) && !refs.follows(B));
+        assert_eq!((refs.forget(A, 2), refs.forget(A, 1)), (0, 2));
+        assert_eq!(refs.forget(A, 1), 0);
+    }
+
+    #[test]
     fn holds_of_inodes_missing_after_a_commit_are_returned() {
         let refs = KernelRefs::new(&Account::unlimited());
         refs.add_lookup(&attr(A), None);

@@ -240,6 +240,52 @@ mod tests {
     }
 
     #[test]
+    fn another_warning_is_due_after_a_while() {
+        let watch = SpaceWatch::default();
+        let before = |time: Duration| Instant::now().checked_sub(time);
+        // A machine that was started since has no such time.
+        let Some(long_ago) = before(LOG_AGAIN) else { return };
+        for (last, is_due) in [(long_ago, true), (before(LOG_AGAIN / 2).unwrap(), false)] {
+            watch.warnings.lock().no_space = Some(last);
+            assert_eq!(watch.note_no_space(), is_due);
+            *watch.warnings.lock() = Warnings { nearly_full: Some(last), ..Warnings::default() };
+            assert_eq!(watch.note_look(true), is_due);
+        }
+        let next = watch.next_look_ms.load(Relaxed);
+        assert_eq!(next, 0);
+        assert!(watch.is_due());
+        let next = watch.next_look_ms.load(Relaxed);
+        assert!((1000..60_000).contains(&next), "{next}");
+        watch.next_look_ms.store(watch.begun.elapsed().as_millis() as u64, Relaxed);
+        assert!(watch.is_due(), "at the time itself");
+    }
+
+    #[test]
+    fn operations_that_add_something_may_take_space() {
+        use zerocopy::FromZeros;
+
+        let name = &b"n"[..];
+        let growing = [
+            Operation::Write { args: FromZeros::new_zeroed(), data: &[] },
+            Operation::Tmpfile { args: FromZeros::new_zeroed() },
+            Operation::Mkdir { args: FromZeros::new_zeroed(), name },
+            Operation::Mknod { args: FromZeros::new_zeroed(), name },
+            Operation::Symlink { name, target: name },
+            Operation::Fallocate(FromZeros::new_zeroed()),
+            Operation::CopyFileRange { args: FromZeros::new_zeroed(), wide: false },
+        ];
+        assert!(growing.iter().all(may_grow));
+        let others = [
+            Operation::Read(FromZeros::new_zeroed()),
+            Operation::GetAttr,
+            Operation::Unlink { name },
+            Operation::Fsync { data_only: true },
+            Operation::Lookup { name },
+        ];
+        assert!(!others.iter().any(may_grow));
+    }
+
+    #[test]
     fn nearly_full_is_a_twentieth_for_users() {
         let space = VolumeSpace {
             block_size: 1024,
@@ -260,6 +306,25 @@ mod tests {
         add(&mut text, "None", Vec::new(), "");
         add(&mut text, "Files:", ["a", "b", "c", "d", "e"].map(String::from).to_vec(), "'ls'");
         assert_eq!(text, " Files: a, b, c, and 2 more ('ls').");
+        let mut text = String::new();
+        add(&mut text, "Files:", ["a", "b", "c"].map(String::from).to_vec(), "");
+        assert_eq!(text, " Files: a, b, c.");
+        text.clear();
+        add(&mut text, "Files:", ["a", "b", "c", "d"].map(String::from).to_vec(), "");
+        assert_eq!(text, " Files: a, b, c, and 1 more.");
         assert_eq!([512, 1536, 5 << 30].map(size_text), ["512 bytes", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!(
+            [1023, 1024, 3 << 20, 1 << 40].map(size_text),
+            ["1023 bytes", "1.0 KiB", "3.0 MiB", "1.0 TiB"]
+        );
+        let snapshot = |name: &str, own_bytes| SnapshotInfo {
+            name: name.into(),
+            generation: 1,
+            time: 1,
+            own_bytes,
+            paths: Vec::new(),
+        };
+        let snapshots = vec![snapshot("small", 1024), snapshot("large", 4096), snapshot("empty", 0)];
+        assert_eq!(snapshots_text(snapshots), ["large 4.0 KiB", "small 1.0 KiB", "empty 0 bytes"]);
     }
 }

@@ -230,6 +230,27 @@ mod tests {
         tails.note_read(node, 0, 4096, true);
         assert_eq!(*tails.masked(node, 8, b"abcd"), *b"abcd");
         assert!(tails.has_read(node));
+        // Bytes that only touch the mask leave it.
+        for (offset, len, is_met) in [(0, 2, false), (10, 5, false), (0, 3, true), (9, 1, true), (4, 2, true)]
+        {
+            tails.mask(node, 2..10);
+            tails.unmask(node, offset, len);
+            assert_eq!(tails.count.load(Ordering::SeqCst), usize::from(!is_met), "{offset} {len}");
+        }
+        tails.mask(node, 2..10);
+        tails.unmask(Node::Live(Ino(13)), 0, 100);
+        assert_eq!(*tails.masked(node, 0, b"ab"), *b"ab");
+        assert_eq!(*tails.masked(node, 0, b"abcdefghijklm"), *b"ab\0\0\0\0\0\0\0\0klm");
+        tails.mask(node, 2..10);
+        assert_eq!(*tails.masked(node, 4, b"abcd"), *b"\0\0\0\0");
+        assert_eq!(tails.remove_mask(node), None);
+        tails.mask(node, 2..10);
+        assert_eq!(tails.remove_mask(node), Some(2..10));
+        // Nodes of one shard are told apart.
+        let same_shard = Node::Live(Ino(12 + SHARDS as u32));
+        tails.note_read(same_shard, 0, 10, true);
+        tails.forget(same_shard);
+        assert!(tails.has_read(node) && !tails.has_read(same_shard));
         tails.mask(node, 2..10);
         tails.forget(node);
         assert!(!tails.has_read(node) && tails.count.load(Ordering::SeqCst) == 0);
