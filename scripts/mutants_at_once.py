@@ -52,8 +52,8 @@ PARTS = {
               [("xact-check", "lib", ""), ("xact-check", "copies", ""), ("xact-check", "generations", ""),
                ("xact-check", "uses", "")]),
     "server": (["crates/fuse/src/server/**/*.rs"],
-               [("xact-fuse", "lib", ""), ("xact-fuse", "transactions", ""), ("xact-fuse", "client", "")]),
-    "control": (["crates/control/src/**/*.rs"], [("xact-control", "header", ""), ("xact-fuse", "client", "")]),
+               [("xact-fuse", "lib", ""), ("xact-fuse", "transactions", "")]),
+    "control": (["crates/control/src/**/*.rs"], [("xact-control", "header", ""), ("xact-fuse", "transactions", "")]),
 }
 
 BINARY = {
