@@ -6,8 +6,7 @@ CARGO ?= cargo
 
 .DEFAULT_GOAL := build
 
-.PHONY: help build demo test crash-long check-fields mutants fuzz qualify bench bench-papers dist install uninstall deps fmt lint clean
-.PHONY: help build demo test crash-long check-fields mutants mutants-at-once fuzz qualify bench bench-papers install uninstall deps fmt lint clean
+.PHONY: help build demo test crash-long check-fields mutants mutants-at-once fuzz qualify bench bench-papers dist install uninstall deps fmt lint clean
 
 help: ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
