@@ -262,7 +262,7 @@ fn entries_have_types_where_the_volume_has_them() {
 #[test]
 fn roots_of_generations_have_their_bytes_at_their_places() {
     let shape = PoolShape { block_size: 1024, volume_blocks: 16_384, device_blocks: 130_000 };
-    let pointer = |block| Pointer { pool_block: BlockNr(block), sum: 0xABCD };
+    let pointer = |block| Pointer { pool_block: BlockNr(block), birth: 0x0102_0304_0505, sum: 0xABCD };
     let bitmaps: Vec<(u32, usize)> =
         (0..shape.bitmap_blocks()).map(|i| (i as u32 + 100, (i % 3 == 1) as usize)).collect();
     assert!(bitmaps.len() > 9, "more bits than a byte has");
@@ -282,12 +282,14 @@ fn roots_of_generations_have_their_bytes_at_their_places() {
     let bytes = root.encode();
     assert_eq!(bytes.len(), ROOT_BYTES);
     assert_eq!(Root::decode(&bytes, &shape, true).unwrap(), root);
-    assert_eq!(&bytes[..8], b"XCXGENET");
+    assert_eq!(&bytes[..8], b"XCXGEN2T");
     assert_eq!(&bytes[16..32], b"sixteen bytes id");
     assert_eq!(
-        [32, 36, 40, 48, 56, 64, 80, 92, 96, 100, 104, 112].map(|at| word(&bytes, at)),
+        [32, 36, 40, 48, 56, 64, 88, 104, 108, 84, 112, 120].map(|at| word(&bytes, at)),
         [1024, 3, 16_384, 130_000, 55, first as u32, 129_990, 10, bitmaps.len() as u32, 1, 129_000, 16]
     );
+    // The pointer to the map: block, birth (the high 16 bits first), sum.
+    assert_eq!([68, 72, 76].map(|at| word(&bytes, at)), [0x0102_0000, 0x0304_0505, 0xABCD]);
     // Each sector ends with the generation; the second one begins with the sums of the bitmap.
     for sector in 0..8 {
         assert_eq!(bytes[sector * 512 + 504..][..8], 0x0102_0304_0506u64.to_le_bytes());
@@ -297,11 +299,13 @@ fn roots_of_generations_have_their_bytes_at_their_places() {
     assert_eq!((bytes[bits], bytes[bits + 1] & 3), (0b1001_0010, 0b00));
 
     type Change = fn(&mut Root);
-    let cases: [(&str, Change, bool); 15] = [
+    let cases: [(&str, Change, bool); 17] = [
         ("no map", |root| root.map = None, true),
         ("a map before the pool", |root| root.map.as_mut().unwrap().pool_block.0 -= 1, false),
         ("a map in the last block", |root| root.map.as_mut().unwrap().pool_block.0 = 129_999, true),
         ("a map behind it", |root| root.map.as_mut().unwrap().pool_block.0 = 130_000, false),
+        ("a map of its own age", |root| root.map.as_mut().unwrap().birth += 1, true),
+        ("a younger map", |root| root.map.as_mut().unwrap().birth += 2, false),
         ("no snapshots", |root| root.snapshots = None, true),
         ("snapshots over the end", |root| root.snapshots.as_mut().unwrap().1 = 11, false),
         ("snapshots of no block", |root| root.snapshots.as_mut().unwrap().1 = 0, false),
@@ -311,7 +315,7 @@ fn roots_of_generations_have_their_bytes_at_their_places() {
         ("a log over the end", |root| root.log = Some((BlockNr(129_000), 1001)), false),
         ("a log of no block", |root| root.log = Some((BlockNr(129_000), 0)), false),
         ("a log before the pool", |root| root.log = Some((BlockNr(7), 3)), false),
-        ("a bitmap too few", |root| drop(root.bitmaps.pop()), false),
+        ("a bitmap too few", |root| root.bitmaps.truncate(root.bitmaps.len() - 1), false),
         ("a pool without blocks", |root| root.shape.device_blocks = root.shape.volume_blocks, false),
     ];
     for (what, change, sound) in cases {
@@ -513,8 +517,9 @@ fn the_largest_pool_of_generations() {
         };
         assert_eq!(Root::decode(&root.encode(), &shape, true).is_ok(), fits);
     }
-    assert!(Pointer::ZEROS.is_zeros() && !Pointer { pool_block: BlockNr(2), sum: 0 }.is_zeros());
-    assert!(!Pointer { pool_block: BlockNr(1), sum: 1 }.is_zeros());
+    assert!(Pointer::ZEROS.is_zeros() && !Pointer { pool_block: BlockNr(2), ..Pointer::ZEROS }.is_zeros());
+    assert!(!Pointer { sum: 1, ..Pointer::ZEROS }.is_zeros());
+    assert!(!Pointer { birth: 1, ..Pointer::ZEROS }.is_zeros());
 }
 
 #[test]
