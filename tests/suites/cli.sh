@@ -264,7 +264,7 @@ test_uninstall_leaves_no_cache_entries() {
     done
     mount -t tmpfs none /usr/local
     known() { # COMMAND…: what it prints of xact
-        "$@" 2>/dev/null | grep xact || true
+        "$@" 2>/dev/null | grep -E '\b(lib)?xact' || true
     }
     files() { find /usr/local ! -type d; find /usr/sbin /etc -name '*xact*' | sort; }
     files >before

@@ -8,7 +8,7 @@ BARE=$TARGET/bare
 INCLUDE=fuse3,e2fsprogs,python3-venv
 made_bare() {
     needs mmdebstrap
-    local release mirror tree
+    local release mirror tree try
     release=$(. /etc/os-release && printf %s "$VERSION_CODENAME")
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
         awk -v release="$release" '$2 == release { print $1; exit }')
@@ -21,9 +21,13 @@ made_bare() {
         tree=$WORK/in-memory
         mkdir "$tree"
         mount -t tmpfs -o size=1g none "$tree"
-        TMPDIR=$tree mmdebstrap --quiet --mode=root --variant=minbase --include="$INCLUDE" --format=tar \
-            "$release" "$BARE.new" "$mirror" >bootstrap.log 2>&1 ||
-            fail "mmdebstrap ended with an error: $(tail -n 5 bootstrap.log)"
+        # A mirror may refuse a download now and then.
+        for try in 1 2 3; do
+            TMPDIR=$tree mmdebstrap --quiet --mode=root --variant=minbase --include="$INCLUDE" --format=tar \
+                "$release" "$BARE.new" "$mirror" >bootstrap.log 2>&1 && break
+            [[ $try -lt 3 ]] || fail "mmdebstrap ended with an error: $(cat bootstrap.log)"
+            sleep 5
+        done
         umount "$tree"
         printf '%s\n' "$INCLUDE" >"$BARE.packages"
         mv "$BARE.new" "$BARE.tar"
