@@ -299,3 +299,29 @@ END
     python3 path.py "$XACT"
     unmounted mnt
 }
+
+# The kernel gives a FUSE file system no identifier, so fanotify cannot name its files. A mark on the
+# mount, without file handles, works.
+test_fanotify_by_file_system() {
+    cat >mark.py <<'END'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+MARK_ADD, MARK_MOUNT, MARK_FILESYSTEM, REPORT_FID = 0x1, 0x10, 0x100, 0x200
+CREATE, OPEN, ON_CHILDREN = 0x100, 0x20, 0x40000000
+def mark(init, flags, mask):
+    group = libc.fanotify_init(init, os.O_RDONLY)
+    done = libc.fanotify_mark(group, flags, ctypes.c_uint64(mask), -100, b"mnt")
+    failed = errno.errorcode[ctypes.get_errno()] if done < 0 else None
+    os.close(group)
+    return failed
+assert mark(REPORT_FID, MARK_ADD | MARK_FILESYSTEM, CREATE | ON_CHILDREN) == "ENODEV"
+assert mark(0, MARK_ADD | MARK_MOUNT, OPEN) is None
+END
+    for ENGINE in journal generations; do
+        volume disk.img
+        mounted disk.img mnt
+        python3 mark.py
+        unmounted mnt
+        rm disk.img
+    done
+}
