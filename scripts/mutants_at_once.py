@@ -50,7 +50,7 @@ PARTS = {
     "txn": (["crates/txn/src/**/*.rs"], [("xact-txn", "lib", "")]),
     "check": (["crates/check/src/**/*.rs"],
               [("xact-check", "lib", ""), ("xact-check", "copies", ""), ("xact-check", "generations", ""),
-               ("xact-check", "uses", "")]),
+               ("xact-check", "uses", ""), ("xact-check", "agreement", ""), ("xact-testkit", "fields", "")]),
     "server": (["crates/fuse/src/server/**/*.rs"],
                [("xact-fuse", "lib", ""), ("xact-fuse", "transactions", "")]),
     "control": (["crates/control/src/**/*.rs"], [("xact-control", "header", ""), ("xact-fuse", "transactions", "")]),
