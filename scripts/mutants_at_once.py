@@ -50,10 +50,11 @@ PARTS = {
     "txn": (["crates/txn/src/**/*.rs"], [("xact-txn", "lib", "")]),
     "check": (["crates/check/src/**/*.rs"],
               [("xact-check", "lib", ""), ("xact-check", "copies", ""), ("xact-check", "generations", ""),
-               ("xact-check", "uses", ""), ("xact-check", "agreement", ""), ("xact-testkit", "fields", "")]),
+               ("xact-check", "uses", ""), ("xact-check", "agreement", "")]),
     "server": (["crates/fuse/src/server/**/*.rs"],
-               [("xact-fuse", "lib", ""), ("xact-fuse", "transactions", "")]),
-    "control": (["crates/control/src/**/*.rs"], [("xact-control", "header", ""), ("xact-fuse", "transactions", "")]),
+               [("xact-fuse", "lib", ""), ("xact-fuse", "transactions", ""), ("xact-fuse", "client", "")]),
+    "control": (["crates/control/src/**/*.rs"], [("xact-control", "header", ""), ("xact-fuse", "transactions", ""),
+                 ("xact-fuse", "client", "")]),
 }
 
 BINARY = {

@@ -25,7 +25,11 @@ impl Server {
             control::MODES_SET => {
                 self.owner_only(header)?;
                 self.outside_only(node, "setting the volume's modes")?;
-                self.volume.store_modes(ModeChoice::from_numbers(request.stored))?;
+                let choice = ModeChoice::from_numbers(request.stored);
+                if choice.numbers() != request.stored {
+                    return Err(Error::Usage("a mode has a number that is not known".into()));
+                }
+                self.volume.store_modes(choice)?;
             }
             _ => return Err(Errno::EINVAL.into()),
         }

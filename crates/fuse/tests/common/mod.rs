@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use test_device::TestDevice;
-use xact::mkfs::{MkfsOptions, mkfs};
+use xact::mkfs::{MkfsOptions, mkfs, mkfs_generations};
 use xact::{Volume, VolumeOptions};
 use xact_fuse::{MountOptions, Session, Unmounter, serve};
 
@@ -60,6 +60,17 @@ impl Mounted {
         prepare(&volume);
         volume.close().unwrap();
         Mounted::mount(Mounted::dir(), open(), On::Memory(device.clone()), &options)
+    }
+
+    /// A volume with generations, in memory.
+    #[allow(dead_code)] // one test program has snapshots
+    pub fn with_generations() -> Mounted {
+        let device = TestDevice::new(256 << 20);
+        let whole: Arc<dyn xact::BlockDevice> = device.clone();
+        mkfs_generations(&whole, &MkfsOptions::default(), None).unwrap();
+        let volume = Volume::open(device.clone(), &VolumeOptions::default()).unwrap();
+        let options = MountOptions::new(Path::new("/images/a test.img"));
+        Mounted::mount(Mounted::dir(), volume, On::Memory(device), &options)
     }
 
     /// A volume of 1 GiB as mke2fs makes it.
