@@ -300,8 +300,8 @@ END
     unmounted mnt
 }
 
-# The kernel gives a FUSE file system no identifier, so fanotify cannot name its files. A mark on the
-# mount, without file handles, works.
+# The kernel gives a FUSE file system no identifier, so fanotify cannot name its files. A mark on
+# the mount, without file handles, works.
 test_fanotify_by_file_system() {
     cat >mark.py <<'END'
 import ctypes, errno, os
