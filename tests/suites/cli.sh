@@ -84,6 +84,15 @@ test_shells_complete_from_the_state_of_a_mount() {
         COMP_WORDS=(xact snapshot delete mnt t) COMP_CWORD=4 COMP_TYPE=9
         _clap_complete_xact xact t mnt
         printf "%s\n" "${COMPREPLY[@]}"')"
+    # Another mount, whose daemon does not answer.
+    volume other.img
+    in_foreground other.img below/other
+    kill -STOP "$DAEMON"
+    XACT_COMPLETE=bash _CLAP_COMPLETE_INDEX=2 _CLAP_IFS=$'\n' timeout 10 "$XACT" -- xact umount '' >found || true
+    kill -CONT "$DAEMON"
+    has found "^$WORK/mnt"
+    has found "^$WORK/below/other"
+    unmounted below/other
     unmounted mnt
 }
 
