@@ -615,7 +615,7 @@ def main():
             return good
 
         with ThreadPoolExecutor(JOBS) as pool:
-            caught = [good for good in pool.map(judge, chosen) if good is not None]
+            caught = [result for result in pool.map(judge, chosen) if result is not None]
         share = 100 * sum(caught) / max(1, len(caught))
         print(f"{part} {sitting[0]}/{sitting[1]}: {sum(caught)} of {len(caught)} caught ({share:.1f} %), "
               f"{len(left_out)} left out as equivalent, {len(chosen) - len(caught)} not run", flush=True)

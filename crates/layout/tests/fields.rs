@@ -1,26 +1,15 @@
 //! Values of several fields, limits of the superblock, and places of groups, each against numbers
 //! that follow from the kernel's structs.
 
+mod common;
+
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::inode::{Inode, flag};
 use xact_layout::superblock::Superblock;
 use xact_types::{BlockNr, GroupNr, Ino, Timestamp};
 
-/// A volume of 20 groups with blocks of 1 KiB.
 fn superblock() -> Superblock {
-    let mut sb = Superblock::zeroed();
-    sb.set_magic(0xEF53);
-    sb.set_rev_level(1);
-    sb.set_first_data_block(1);
-    sb.set_blocks_count(1 + 20 * 8192);
-    sb.set_blocks_per_group(8192);
-    sb.set_clusters_per_group(8192);
-    sb.set_inodes_per_group(1024);
-    sb.set_inodes_count(20 * 1024);
-    sb.set_inode_size_raw(256);
-    sb.set_first_ino(11);
-    sb.set_feature_ro_compat(ro_compat::SPARSE_SUPER);
-    sb
+    common::superblock(20)
 }
 
 fn decodes(sb: &Superblock) -> bool {

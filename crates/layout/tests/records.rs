@@ -1,6 +1,8 @@
 //! Records of inodes, of the superblock, of directories, quotas and generations, at the byte
 //! offsets that the kernel's structs and `docs/FORMAT.md` give them.
 
+mod common;
+
 use xact_layout::dirent::DirFormat;
 use xact_layout::extent::{self, Extent};
 use xact_layout::feature::{self, compat, incompat, ro_compat};
@@ -13,19 +15,7 @@ use xact_layout::superblock::{NotedError, Superblock};
 use xact_types::{BlockNr, FileBlock, GroupNr, Ino, Run, Site, Timestamp};
 
 fn superblock() -> Superblock {
-    let mut sb = Superblock::zeroed();
-    sb.set_magic(0xEF53);
-    sb.set_rev_level(1);
-    sb.set_first_data_block(1);
-    sb.set_blocks_count(1 + 90 * 8192);
-    sb.set_blocks_per_group(8192);
-    sb.set_clusters_per_group(8192);
-    sb.set_inodes_per_group(1024);
-    sb.set_inodes_count(90 * 1024);
-    sb.set_inode_size_raw(256);
-    sb.set_first_ino(11);
-    sb.set_feature_ro_compat(ro_compat::SPARSE_SUPER);
-    sb
+    common::superblock(90)
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {

@@ -1,6 +1,8 @@
 //! Checksums and hashes of each structure against the polynomial, computed bit by bit from the
 //! bytes that the kernel's sources name; and limits, to the last value on either side.
 
+mod common;
+
 use xact_layout::feature::{compat, incompat, ro_compat};
 use xact_layout::generations::{Pointer, Target};
 use xact_layout::group::{GroupDesc, bitmap_checksum, bitmap_csum_matches};
@@ -26,19 +28,10 @@ fn word_be(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// A volume of 20 groups with blocks of 1 KiB.
+/// A volume of 20 groups without features.
 fn superblock() -> Superblock {
-    let mut sb = Superblock::zeroed();
-    sb.set_magic(0xEF53);
-    sb.set_rev_level(1);
-    sb.set_first_data_block(1);
-    sb.set_blocks_count(1 + 20 * 8192);
-    sb.set_blocks_per_group(8192);
-    sb.set_clusters_per_group(8192);
-    sb.set_inodes_per_group(1024);
-    sb.set_inodes_count(20 * 1024);
-    sb.set_inode_size_raw(256);
-    sb.set_first_ino(11);
+    let mut sb = common::superblock(20);
+    sb.set_feature_ro_compat(0);
     sb
 }
 

@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(tails.remove_mask(node), None);
         tails.mask(node, 2..10);
         assert_eq!(tails.remove_mask(node), Some(2..10));
-        // Nodes of one shard are told apart.
+        // A shard keeps its nodes apart.
         let same_shard = Node::Live(Ino(12 + SHARDS as u32));
         tails.note_read(same_shard, 0, 10, true);
         tails.forget(same_shard);
