@@ -99,6 +99,15 @@ pub const OPERATIONS: [Operation; 15] = [
     }),
 ];
 
+/// Two operations, of which the second undoes the first: only beside another one, since each of them
+/// begins in a generation of its own. A group that they are the first to use is unused again.
+const SHORT_LIVED: Operation = ("mkdir and rmdir", |base, dir| {
+    base.make_dir(&ROOT, dir, b"new", 0o755)?;
+    base.remove_dir(&ROOT, dir, b"new")
+});
+/// The number of `SHORT_LIVED` among the operations that run beside another one.
+pub const SHORT_LIVED_NR: usize = OPERATIONS.len();
+
 /// A volume of several groups, most of them untouched, with quotas and two folders of the same
 /// contents. The kernel lets two files share a block of attributes: the caller has made sure that
 /// it can mount.
@@ -302,7 +311,8 @@ pub fn run_all(
 ) -> (PairCounts, Vec<String>) {
     let (mut seen, mut findings) = (PairCounts::default(), Vec::new());
     for (a, first) in OPERATIONS.iter().enumerate() {
-        for second in OPERATIONS.iter().enumerate().filter(|(b, _)| chosen(a, *b)).map(|(_, second)| second) {
+        let beside = OPERATIONS.iter().chain([&SHORT_LIVED]).enumerate();
+        for second in beside.filter(|(b, _)| chosen(a, *b)).map(|(_, second)| second) {
             for steps in 0.. {
                 match run(image, how, [first, second], steps, &mut seen) {
                     Ok(true) => {}
