@@ -99,8 +99,8 @@ pub const OPERATIONS: [Operation; 15] = [
     }),
 ];
 
-/// Two operations, of which the second undoes the first: only beside another one, since each of them
-/// begins in a generation of its own. A group that they are the first to use is unused again.
+/// Two operations, of which the second undoes the first. They run only beside another one, since
+/// each begins in a generation of its own. A group that they are the first to use is unused again.
 const SHORT_LIVED: Operation = ("mkdir and rmdir", |base, dir| {
     base.make_dir(&ROOT, dir, b"new", 0o755)?;
     base.remove_dir(&ROOT, dir, b"new")
